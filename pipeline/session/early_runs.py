@@ -57,6 +57,7 @@ class EarlyRuns:
         self._runs, self._weights, self._still, self._peers = runs, weights, still, peers
         self._serves, self._settings, self._prepare = serves, settings, prepare
         self._recorded_by_all: set[Any] = set()
+        self._alike: set[tuple[int, ...]] = set()
 
     def begun(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
         """What ``session.compute`` gives; None where no run for such inputs is there that can begin early, or the model
@@ -79,9 +80,11 @@ class EarlyRuns:
                 found = session.compute(task, inputs, call)
                 found = found if self._still() else None
             told.changed = found is None
+            told.weights = self._weights.digest()
         if told.changed_somewhere:
             self._recorded_by_all.clear()
             return None
+        self._compare_weights(told.weights_of_all)
         return found
 
     @contextmanager
@@ -92,9 +95,18 @@ class EarlyRuns:
         with same_call(self._peers, session, (task.side, call), inputs, now) as told:
             told.agree()
             yield
-            told.recorded = self._runs.recorded(key) is not None
+            if self._peers is not None:
+                told.recorded, told.weights = self._runs.recorded(key) is not None, self._weights.digest()
+        self._compare_weights(told.weights_of_all)
         if told.recorded_everywhere:
             self._recorded_by_all.add(key)
+
+    def _compare_weights(self, every: tuple[int, ...]) -> None:
+        """Raises UsageError on all ranks where their weights were not alike. every: digests of what each was asked for,
+        which differ also where one of them has let go of what it had."""
+        if self._peers is not None and len({*every}) > 1 and every not in self._alike:
+            self._peers.check_alike([("set of weights", sorted(self._weights.sums_of_all().items()))])
+            self._alike.add(every)
 
     def _begun_alone(self, key: Any, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
         ready, start = self._replayable(key), self._weights.start()

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.constants import default_pg_timeout
 
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
@@ -27,6 +25,7 @@ from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
 from tvae.pipeline.session.input_sums import Start, SumsLater, sums_of
+from tvae.pipeline.session.smaller_groups import known_groups, smaller_group, time_out
 from tvae.pipeline.session.word_board import MOST_NUMBERS, WordBoard, board_of
 
 __all__ = ["Peers", "Told", "same_call"]
@@ -48,6 +47,7 @@ class Peers:
 
     first_only = False
     _has_looked = False
+    _group_number = 0
     _board: WordBoard | None = None
     _all: Exchange
     _fewer: dict[int, Exchange | None]
@@ -63,14 +63,15 @@ class Peers:
         self._models: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._numbers_of_models = itertools.count()
 
-    def exchange(self, count: int) -> Exchange | None:
-        """Between the first so many ranks; None for the others, which have no rows."""
+    def meet(self, count: int) -> None:
+        """Before the first so many ranks compute without the others, which call it, too."""
         if count not in self._fewer:
-            group = None
-            if self.rank < count:
-                members = [dist.get_global_rank(self._group, n) for n in range(count)]
-                group = dist.new_group(members, use_local_synchronization=True)
+            number = max(most for (most,) in self._numbers([max(known_groups(), self._group_number + 1)]))
+            group, self._group_number = smaller_group(self._group, range(count), number), number
             self._fewer[count] = None if group is None else exchange_of(group)
+
+    def exchange(self, count: int) -> Exchange | None:
+        """Between the first so many ranks, which have met; None for the others, which have no rows."""
         return self._fewer[count]
 
     def least(self, found: Callable[[], Room]) -> Room:
@@ -93,7 +94,7 @@ class Peers:
 
     def check_call(
         self, model: object, call: object, inputs: Sequence[Tensor], start: Start
-    ) -> tuple[Callable[[], object], Callable[[Sequence[bool]], list[list[int]]] | None]:
+    ) -> tuple[Callable[[], object], Callable[[Sequence[int]], list[list[int]]] | None]:
         """See ``same_call``. Tells the others, and gives what waits for their word; and what compares inputs, and what
         every rank says besides, None where inputs are compared with the rest."""
         number = self._models.get(model)
@@ -165,7 +166,7 @@ class Peers:
     def _gathered(self, numbers: Tensor) -> Callable[[], list[Tensor]]:
         if self._on_host and isinstance(self._all, GroupExchange):
             if not self._has_looked:
-                self._has_looked, self._board = True, board_of(self._all, _patience(self._group))
+                self._has_looked, self._board = True, board_of(self._all, time_out(self._group).total_seconds())
             told = numbers.cpu()
             if self._board is not None and 0 < told.numel() <= MOST_NUMBERS:
                 return self._board.tell(told)
@@ -174,17 +175,11 @@ class Peers:
         return lambda: found
 
 
-def _patience(group: dist.ProcessGroup) -> float:
-    """Seconds after which the group gives up waiting."""
-    options: Any = getattr(group._get_backend(torch.device("cpu")), "options", None)
-    given = getattr(options, "_timeout", default_pg_timeout)
-    return float(given.total_seconds())
-
-
 @dataclass
 class Told:
     """What ranks tell each other of a call: changed: the model, since the session that has computed was made; recorded:
-    the run, so that the next one is a replay. The others' is known when the call is over.
+    the run, so that the next one is a replay; weights: a digest of those that it has used. The others' is known when
+    the call is over.
 
     agree: waits for what the others call, and raises UsageError where that is something else. Nothing that ranks share
     begins before it.
@@ -193,8 +188,10 @@ class Told:
     agree: Callable[[], object]
     changed: bool = False
     recorded: bool = False
+    weights: int = 0
     changed_somewhere: bool = False
     recorded_everywhere: bool = False
+    weights_of_all: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -214,12 +211,13 @@ def same_call(
     told = Told(agree)
     yield told
     if compare_inputs is not None:
-        _, changed, recorded = zip(*compare_inputs([told.changed, told.recorded]), strict=True)
+        every = compare_inputs([told.changed, told.recorded, told.weights])
+        _, changed, recorded, told.weights_of_all = zip(*every, strict=True)
         told.changed_somewhere, told.recorded_everywhere = any(changed), all(recorded)
 
 
-def _joined(sums: Tensor, more: Sequence[bool]) -> Tensor:
-    return torch.cat([sums, torch.tensor([*more], device="cpu")])
+def _joined(sums: Tensor, more: Sequence[int]) -> Tensor:
+    return torch.cat([sums, torch.tensor([*more], dtype=torch.int64, device="cpu")])
 
 
 def _digests(facts: Sequence[object]) -> Tensor:

@@ -20,5 +20,8 @@ class PlannedPeers(Peers):
         """What this rank finds."""
         return found()
 
+    def meet(self, count: int) -> None:
+        """They compute nothing."""
+
     def check_alike(self, facts: Sequence[tuple[str, object]]) -> None:
         """They are."""

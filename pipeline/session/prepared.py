@@ -76,7 +76,8 @@ class Compiled:
         bitwise: bool = False,
     ) -> None:
         self._side: Side = side
-        self._shared = None if peers is None else SharedPlans(peers, side, steps=step is not None)
+        how: Any = {"steps": step is not None, "channels_last": channels_last}
+        self._shared = None if peers is None else SharedPlans(peers, side, **how)
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels, self._channels_last, self._bitwise = kernels or Kernels(), channels_last, bitwise
         self.captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
@@ -127,7 +128,7 @@ class Compiled:
             captured.rehearsed = True
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
-        shared = None if self._shared is None else self._shared.run(plan.program, channels_last=last)
+        shared = None if self._shared is None else self._shared.run(plan.program)
         how: dict[str, Any] = {"channels_last": last, "record": record, "bounded": bounded}
         how["plainly"] = partial(takes_definitions, found, limits, inputs[0].device)
         return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, shared=shared, **how)

@@ -28,10 +28,10 @@ __all__ = ["SharedPlans"]
 
 class SharedPlans:
     """See the module's docstring. A plan is kept for as long as the side is, so that no rank asks the others when they
-    do not ask it. steps: the side is a step of a clip."""
+    do not ask it. steps: the side is a step of a clip. channels_last: the layout of maps."""
 
-    def __init__(self, peers: Peers, side: str, *, steps: bool) -> None:
-        self._peers, self._side, self._steps = peers, side, steps
+    def __init__(self, peers: Peers, side: str, *, steps: bool, channels_last: bool) -> None:
+        self._peers, self._side, self._steps, self._channels_last = peers, side, steps, channels_last
         self._plans: dict[Any, ChosenPlan] = {}
         self._weights_alike = False
 
@@ -64,9 +64,9 @@ class SharedPlans:
             self._plans[key] = shared_plan(program, self._peers, choose, unit=unit, steps=self._steps)
         return self._plans[key]
 
-    def run(self, program: Program, *, channels_last: bool) -> SharedRun:
+    def run(self, program: Program) -> SharedRun:
         """How a program of these plans is run."""
-        return SharedRun(program, self._peers, self._steps, channels_last)
+        return SharedRun(program, self._peers, self._steps, self._channels_last)
 
     def _check(
         self, graph: Graph, shapes: Sequence[tuple[int, ...]], limits: Limits, call: Call, *, on_cpu: bool
@@ -79,6 +79,8 @@ class SharedPlans:
             ("input size", shapes),
             ("limit of memory", replace(limits, spill=None)),
             ("VAE", text),
+            ("layout in memory (preset)", self._channels_last),
+            ("wish for results (gather)", self._peers.gather),
             ("number of threads (OMP_NUM_THREADS)", torch.get_num_threads() if limits.bitwise and on_cpu else 0),
         ])  # fmt: skip
 

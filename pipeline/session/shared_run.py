@@ -54,6 +54,7 @@ def shared_plan(
         found = choose(replace(program, ranks=replace(ranks, rank=ranks.widest)))
         if steps or not thin(found.schedule.program, found.schedule.segments):
             _told(count, peers, _FEW_ROWS)
+            peers.meet(count)
             return replace(found, schedule=of_rank(found.schedule, min(peers.rank, count - 1)))
     why = _FEW_ROWS if divisible or single else "it has neither rows nor frames"
     _told(1, peers, f"{_named(apart[0])} cannot be shared" if apart else why)
@@ -119,9 +120,12 @@ class SharedRun:
     def _result(self, n: int, value: Tensor | None, device: torch.device) -> Tensor | OwnRows | None:
         op, peers = self.program.ops[self.program.outputs[n]], self.peers
         if self.program.ranks is None:  # every rank that wants it has all of it
-            if value is None or op.axis is None or peers.gather or self.steps:
+            if value is None or peers.gather or self.steps:
                 return value
-            return crop(value, op.axis, *self.own(op.axis.rows)[peers.rank])
+            if op.axis is not None:
+                return crop(value, op.axis, *self.own(op.axis.rows)[peers.rank])
+            maps = value.ndim > 3  # nothing to divide, as of a single row: the first rank has all of them
+            return value[..., :0, :] if maps and peers.rank else value
         if op.axis is None:
             return value if self._count == peers.count else peers.from_first(value, op.shape, op.dtype, device)
         part = peers.nothing(op.shape, op.axis, op.dtype, device) if value is None else value

@@ -24,6 +24,9 @@ class ThreadPeers(Peers):
         self._all = ThreadExchange(meeting, rank, self.count)
         self._fewer = {self.count: self._all}
 
+    def meet(self, count: int) -> None:
+        """See ``Peers``: threads need no group."""
+
     def exchange(self, count: int) -> Exchange | None:
         """See ``Peers``."""
         if count not in self._fewer:

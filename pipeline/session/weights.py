@@ -7,7 +7,9 @@ run, on a GPU beside it, and compared with that of the moment they were copied.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -94,6 +96,16 @@ class PreparedWeights:
         """A checksum of each weight that was asked for."""
         return WeightWatch(self._asked, {}).sums
 
+    def sums_of_all(self) -> dict[str, int]:
+        """A checksum of each weight that the source has."""
+        return WeightWatch(self._source([]), {}).sums
+
+    def digest(self) -> int:
+        """One number of the names and values of what was asked for, as a run has used them that is just over."""
+        if self._watch is None:  # of before they were written to
+            self._watch = WeightWatch(self._asked, {})
+        return self._watch.digest
+
     def forget(self) -> None:
         """Drop what was prepared."""
         self._done.clear()
@@ -158,6 +170,12 @@ class WeightWatch:
         self._seen = torch.cuda.Event() if self._cuda else None
         self.sums = dict(zip(self.weights, self._now.tolist(), strict=True))
         self.changed = any(self.sums[name] != value for name, value in known.items() if name in self.sums)
+
+    @cached_property
+    def digest(self) -> int:
+        """Of names and checksums, 64 bits."""
+        found = hashlib.sha256(repr(sorted(self.sums.items())).encode()).digest()
+        return int.from_bytes(found[:8], "little", signed=True)
 
     def start(self) -> torch.cuda.Event | None:
         """See ``PreparedWeights.start``."""

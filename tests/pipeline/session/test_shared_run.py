@@ -15,7 +15,7 @@ from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.session.shared_run import shared_plan
+from tvae.pipeline.session.shared_run import SharedRun, shared_plan
 
 
 def program_of(fn: Any) -> Program:
@@ -79,3 +79,20 @@ def test_one_that_can_be_is_shared() -> None:
         shared_plan(program_of(product), PEERS, choose, unit=1)
     assert seen[0].ranks is not None
     assert len(seen[0].ranks.bands) == 3
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 2, 5), (1, 3, 4, 2, 5)])
+def test_the_first_rank_has_what_cannot_be_divided(shape: tuple[int, ...]) -> None:
+    """As of a single row. Each other one has its rows, none, unless all want the whole result; what has no rows, such
+    as a loss, all have."""
+    program, found = program_of(torch.neg), [torch.randn(shape), torch.tensor(0.5)]
+    ops = tuple(replace(op, axis=None) for op in program.ops)
+    whole = replace(program, ops=ops, outputs=program.outputs * 2)
+
+    def of(rank: int, *, gather: bool) -> list[Any]:
+        peers: Any = SimpleNamespace(count=2, rank=rank, gather=gather)
+        return SharedRun(whole, peers, steps=False, channels_last=False).results(found, torch.device("cpu"))
+
+    assert torch.equal(torch.cat([of(rank, gather=False)[0] for rank in range(2)], -2), found[0])
+    assert [of(rank, gather=False)[1] for rank in range(2)] == [0.5, 0.5]
+    assert all(torch.equal(of(rank, gather=True)[0], found[0]) for rank in range(2))
