@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tvae.kernels.operations import enlarge_conv as defined
 from tvae.kernels.triton.launch import check_place
-from tvae.kernels.triton.statistics import group_stats
+from tvae.kernels.triton.statistics import statistics_of
 
 __all__ = ["enlarge_conv"]
 
@@ -19,4 +19,4 @@ def enlarge_conv(
     """See ``operations.enlarge_conv``."""
     check_place(x)
     y, _ = defined.enlarge_conv(x, taps, bias, pads, out, False)
-    return y, group_stats(y) if stats else None
+    return y, statistics_of(y) if stats else None

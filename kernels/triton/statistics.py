@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tvae.kernels.operations import group_stats as defined
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import median, store_part, tile_count
@@ -142,6 +143,15 @@ def group_stats(x: Tensor) -> Tensor:
     parts = _launch(x, None, None, None, True)
     assert parts is not None
     return parts
+
+
+def statistics_of(y: Tensor) -> Tensor:
+    """The same of what a convolution has just given, wherever its channels lie: those of exact float32 lie outside, and
+    the level below would convolve once more."""
+    try:
+        return group_stats(y)
+    except Unsupported:
+        return defined.group_stats(y)
 
 
 def add_stats(

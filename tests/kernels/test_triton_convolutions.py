@@ -33,3 +33,20 @@ def test_other_types_are_left_to_the_level_below(operation: str) -> None:
 def test_statistics_are_made_where_they_are_wanted(operation: str) -> None:
     for case in small_cases(operation, torch.float32, DEVICE):
         assert (IMPLEMENTATIONS[operation](*case.fresh())[1] is not None) == case.arguments[-1]
+
+
+@pytest.mark.parametrize("operation", ["down_conv", "enlarge_conv"])
+def test_results_with_channels_outside_are_not_convolved_twice(operation: str) -> None:
+    """As in exact float32 on a GPU."""
+    calls = []
+    for case in small_cases(operation, torch.float32, DEVICE):
+        x, *others, stats = case.arguments
+        plain = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in (x, *others[:-1])]
+        y, parts = IMPLEMENTATIONS[operation](*plain, None, stats)
+        calls.append(stats)
+        assert (parts is not None) == stats
+        if parts is not None:
+            count, mean, _ = parts.unbind(2)
+            found = (count * mean).sum(1) / count.sum(1)
+            assert float((found - y.double().mean((2, 3))).abs().max()) < 1e-6
+    assert any(calls)
