@@ -160,3 +160,12 @@ def test_what_cannot_be_compared(tvae: Tvae, tmp_path: Path, photo: Path) -> Non
         assert result.exit_code == 3, pair
         assert reason in result.stderr, result.stderr
         assert result.stderr.count("\n") == 1
+
+
+def test_what_the_system_does_not_give(tvae: Tvae, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tvae.pipeline.media.sandbox.Sandbox.open_reader", refused)
+    result = tvae("compare", photo, photo)
+    assert (result.exit_code, result.stderr) == (3, f"tvae: {photo}: cannot be read: Permission denied\n")
