@@ -25,6 +25,7 @@ from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
+from tvae.pipeline.engine.capture.passing import may_pass
 from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.said_precision import said_precision
 from tvae.pipeline.engine.capture.symbols import Choice, choices
@@ -87,7 +88,7 @@ def capture(
     except TookTooLong as error:
         by = place_in(module, error.__traceback__)
         why = f"torch.export takes more than {SECONDS:.0f} s: the sizes there are longer expressions with every layer"
-        raise UnsupportedOp(by.op, by.module, why, whole=False) from None
+        raise UnsupportedOp(by.op, by.module, why, whole=False, may_pass=True) from None
 
 
 def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int) -> Graph:
@@ -106,13 +107,15 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
                         raise  # of what it returns: no other way changes that
                     _log.debug("not captured with the sizes %s", choice.shapes, exc_info=True)
                     failed.append(error)
+        passing = may_pass(failed)
         if isinstance(failed[-1], UnsupportedOp):
+            failed[-1].may_pass |= passing
             raise failed[-1]
         line = (str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]
         why = f"torch.export says: {line}"
         if "guard on data-dependent" in line:
             why = "it goes by the values of a tensor, as in `if x.any()` or `x.item()` (data-dependent expression)"
-        raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False) from failed[0]
+        raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False, may_pass=passing) from failed[0]
     finally:
         del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while
         if failed:

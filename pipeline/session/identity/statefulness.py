@@ -14,6 +14,7 @@ from types import FunctionType
 
 from torch import Tensor, nn
 
+from tvae.pipeline.engine.capture.passing import may_pass
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.errors import TvaeError, UsageError
@@ -56,7 +57,14 @@ class StateWatch:
             try:
                 self._again, again = call()
                 self._stays = again == described and not after.changed()
-            except (RuntimeError, TypeError, ValueError, TvaeError):  # it started from what the first call left
+            except (
+                RuntimeError,
+                TypeError,
+                ValueError,
+                TvaeError,
+            ) as error:  # it started from what the first call left
+                if may_pass([error]):
+                    raise
                 self._stays = False
         return tensors, spec
 
