@@ -53,7 +53,8 @@ class StateWatch:
         tensors, spec = call()
         self._written, self._stays, self._again = before.changed(), True, []
         if self._written:
-            after, described = Snapshot(self._module, self._outside, traced=True), copy.deepcopy(spec)
+            after = Snapshot(self._module, self._outside, traced=True, called=True)
+            described = copy.deepcopy(spec)
             try:
                 self._again, again = call()
                 self._stays = again == described and not after.changed()
