@@ -218,7 +218,7 @@ class Captures:
             return flatten(call_reference(module, side, x, **kwargs))
 
         def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
-            tensors, found = proposed(*watch.called(lambda: called(x, more)))
+            tensors, found = proposed(*watch.called(lambda x, *more: called(x, more), x, *more))
             spec.clear()
             spec.update(found)
             return [*tensors, *watch.extra]

@@ -65,7 +65,7 @@ def test_results_that_depend_on_the_calls_before_are_refused(of: Callable[[Model
     model = Model(of).eval()
     before = {name: (t, t.clone()) for name, t in model.named_buffers()}
     for _ in range(2):
-        with pytest.raises(UsageError, match="keeps state between calls: encode.. changes (count|mean)"):
+        with pytest.raises(UsageError, match=r"keeps state between calls: encode.. changes (count|mean)"):
             TiledVAE(model, "cpu", strip=2).encode(torch.randn(1, 3, 8, 6))
     now = dict(model.named_buffers())
     assert all(now[name] is t and torch.equal(t, values) for name, (t, values) in before.items())
