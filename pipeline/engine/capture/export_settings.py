@@ -120,7 +120,7 @@ def _suggestions_may_fail() -> Iterator[None]:
     def solve(constraints: Any) -> None:
         try:
             original(constraints)
-        except Exception:
+        except Exception:  # whatever sympy raises: only a suggestion is lost
             _log.debug("the exporter cannot solve its guards", exc_info=True)
 
     with instead(DimConstraints, "solve", solve):
