@@ -7,7 +7,7 @@ frames) is part of its name.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -85,6 +85,8 @@ class Captures:
         self._fits, self._written = fits or (lambda _graph, _spec: True), written
         self._graphs: dict[str, list[Captured]] = {}
         self._refused = Refusals()
+        self.numbers: Callable[[], Mapping[str, Tensor]] = dict
+        """Weights whose values the model may read while it is captured, by name: those that its key covers."""
         self._lock = threading.RLock()
         self.torn = False
         """Did the model change while it was captured? Such a graph belongs to no state of the model and is not kept."""
@@ -223,13 +225,13 @@ class Captures:
             spec.update(found)
             return [*tensors, *watch.extra]
 
-        examples = [_example(t, device) for t in inputs]
+        examples, numbers = [_example(t, device) for t in inputs], self.numbers()
         rows = -2 if frames is None else frames.dim
         with _ONE_AT_A_TIME:
             watch = StateWatch(module, side)  # not before: another capture's tensors may be in a cache of both models
             try:
                 with reference_mode(module), unhooked(module):
-                    graph = simplify(capture(module, traced, examples, rows, watch.functions))
+                    graph = simplify(capture(module, traced, examples, rows, watch.functions, numbers))
             finally:
                 touched = not self._still()
                 watch.restore()
