@@ -70,11 +70,12 @@ class UnsupportedOp(TvaeError):
     """The engine has no rule for an operation, or cannot capture it.
 
     ``op``: the operation. ``module``: path of the submodule that calls it, empty for the model itself. ``why``: the
-    reason; empty where there is no rule at all. ``whole``: would ``allow_whole`` run it?
+    reason; empty where there is no rule at all. ``whole``: would ``allow_whole`` run it? ``may_pass``: is it of this
+    moment (no memory, a time-out), so that the same call may succeed later?
     """
 
-    def __init__(self, op: str, module: str, why: str = "", *, whole: bool = True) -> None:
-        self.op, self.module, self.why = op, module, why
+    def __init__(self, op: str, module: str, why: str = "", *, whole: bool = True, may_pass: bool = False) -> None:
+        self.op, self.module, self.why, self.may_pass = op, module, why, may_pass
         if op == "torch.export":  # of no single operation: ``module`` is the model's class or method, where it is known
             where = f"'{module}'" if module else "the model"
         else:

@@ -39,10 +39,12 @@ from tvae.pipeline.session.callers_module import (
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.devices_of_call import DeviceName, devices_of_call
 from tvae.pipeline.session.graph_cache import fits_weights
-from tvae.pipeline.session.identity.module_identity import Identity, identity_of
+from tvae.pipeline.session.identity.module_identity import Identity
+from tvae.pipeline.session.numbers_read import NumbersRead, numbers_covered
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
 from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.planned_call import in_steps, planned_call
 from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
@@ -120,6 +122,7 @@ class TiledVAE(InPlaceOf):
         self._peers = None if group is None else Peers(group, gather=gather)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
+        self._numbers = NumbersRead()
         self._named: dict[str, Tensor] | None = None
         self._sessions: OrderedDict[Any, Session | SeveralDevices] = OrderedDict()
         self._told_of_tiling = False
@@ -188,11 +191,8 @@ class TiledVAE(InPlaceOf):
             given.pop("return_dict", None)
             tensors, call, _ = tensors_and_options(side, given)
             with plain_modes(device), input_at_fault(side, example, self.vae):
-                session = self._session(device, compute_dtype(self.vae, example.dtype))
-                if self._in_steps(session, side, call, example.ndim):
-                    return session.plan_clip(side, tuple(example.shape), whole=True)
-                first = torch.empty((), dtype=session.dtype, device=device).expand(example.shape)  # takes no memory
-                return session.plan(Task(side), [first, *tensors], call, {})
+                dtype, what = compute_dtype(self.vae, example.dtype), (side, example.shape, tensors, call, device)
+                return self._numbers.attempt(self.vae, lambda: planned_call(self._session(device, dtype), *what))
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
         with self._lock:
@@ -209,7 +209,8 @@ class TiledVAE(InPlaceOf):
             dtype = compute_dtype(self.vae, next(iter(self.vae.parameters())).dtype)
             with plain_modes(x.device), input_at_fault(side, x, self.vae):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
-                value = self._computed(side, inputs, call, generator, x.dtype)
+                what = side, inputs, call, generator, x.dtype
+                value = self._numbers.attempt(self.vae, lambda: self._computed(*what))
             return value if return_dict or own_tuple else as_tuple(value)
 
     @property
@@ -237,7 +238,7 @@ class TiledVAE(InPlaceOf):
         if found is None:
             session = self._session(device, inputs[0].dtype)
             with session.same_call(Task(side), inputs, call):
-                if self._in_steps(session, side, call, inputs[0].ndim):
+                if in_steps(session, side, call, inputs[0].ndim):
                     return clip_output(side, session.clip(side, inputs[0]).to(dtype))
                 found = session.compute(Task(side), inputs, call, generator=generator)
         tensors, spec = found
@@ -248,16 +249,10 @@ class TiledVAE(InPlaceOf):
     def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
         return of_the_process(), identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
 
-    def _in_steps(self, session: Session | SeveralDevices, side: Side, call: Call, dims: int) -> bool:
-        """Does a clip go through this side step by step?"""
-        return dims == 5 and call == Call() and session.steps(side) is not None
-
     def _session(self, device: torch.device, dtype: torch.dtype) -> Session | SeveralDevices:
         """The one for the model as it is now."""
-        if self._identity is None or not self._identity.unchanged():
-            self.release()
-            self._identity = identity_of(self.vae).evaluated()
-        key = self._key(identity := self._identity, device, dtype)
+        identity = self._identity = self._numbers.identity(self.vae, self._identity, self.release)
+        key = self._key(identity, device, dtype)
         if key not in self._sessions:
             check_hooks(self.vae)
             vae, this, family = self.vae, weakref.ref(self), family_of(self.vae)  # not self: no cycle
@@ -272,6 +267,7 @@ class TiledVAE(InPlaceOf):
                 fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),
                 still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,
+                numbers=partial(numbers_covered, vae, identity.numbers),
             )
             preset = self._preset(device)
             strip, fixed, share = self._strip or preset.strip_rows, self._strip is not None, preset.memory_share

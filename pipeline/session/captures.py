@@ -7,7 +7,7 @@ frames) is part of its name.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -20,7 +20,7 @@ from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import optimise, simplify
 from tvae.pipeline.engine.run.storage import RowSource
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.memory.limits import Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.models.nested import together
@@ -29,6 +29,7 @@ from tvae.pipeline.session.graph_cache import GraphStore, graph_key
 from tvae.pipeline.session.identity.statefulness import StateWatch
 from tvae.pipeline.session.outputs.rebuilding import proposed, settled
 from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
+from tvae.pipeline.session.refusals import Refusals
 from tvae.pipeline.session.warmup import prepared
 from tvae.pipeline.settings.modes import of_the_process
 
@@ -83,6 +84,9 @@ class Captures:
         self._kernels, self._step, self._frames = kernels, step, frames
         self._fits, self._written = fits or (lambda _graph, _spec: True), written
         self._graphs: dict[str, list[Captured]] = {}
+        self._refused = Refusals()
+        self.numbers: Callable[[], Mapping[str, Tensor]] = dict
+        """Weights whose values the model may read while it is captured, by name: those that its key covers."""
         self._lock = threading.RLock()
         self.torn = False
         """Did the model change while it was captured? Such a graph belongs to no state of the model and is not kept."""
@@ -90,25 +94,37 @@ class Captures:
     def of(
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
     ) -> tuple[Captured, dict[str, int]]:
-        """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp."""
+        """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp, UsageError."""
         with self._lock:
-            return self._of(inputs, shapes, call, rows)
+            frames, facts, name = self._named(inputs, call)
+            found = self._serving(name, shapes, rows)
+            if found is not None:
+                return found
+            self._refused.check(wanted := (name, *shapes))
+            try:
+                return self._of(inputs, shapes, call, rows, (frames, facts, name))
+            except (UnsupportedOp, UsageError) as error:
+                if self._still():  # else it is of no state of the model
+                    self._refused.keep(wanted, error)
+                raise
 
     def _of(
-        self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        shapes: list[tuple[int, ...]],
+        call: Call,
+        rows: Rows,
+        named: tuple[Frames | None, dict[str, Any], str],
     ) -> tuple[Captured, dict[str, int]]:
-        frames, facts, name = self._named(inputs, call)
-        found = self._serving(name, shapes, rows)
-        if found is not None:
-            return found
+        frames, facts, name = named
         store = GraphStore(None if self._key is None else graph_key(self._key, facts))
         dims = 3 if len(inputs[0].shape) == 5 else 2
         with prepared(self._kernels, inputs[0].dtype, inputs[0].device, dims):
             if name not in self._graphs:
                 self._graphs[name] = self._without_capture(store, inputs, call)
                 found = self._serving(name, shapes, rows)
-            if found is not None:
-                return found
+                if found is not None:
+                    return found
             plain, spec, touched = self._capture(inputs, call, frames)
             if touched:  # by the model itself, or by another thread: then no second capture is like it
                 self.torn = self._capture(inputs, call, frames)[0].to_json() != plain.to_json()
@@ -204,18 +220,18 @@ class Captures:
             return flatten(call_reference(module, side, x, **kwargs))
 
         def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
-            tensors, found = proposed(*watch.called(lambda: called(x, more)))
+            tensors, found = proposed(*watch.called(lambda x, *more: called(x, more), x, *more))
             spec.clear()
             spec.update(found)
             return [*tensors, *watch.extra]
 
-        examples = [_example(t, device) for t in inputs]
+        examples, numbers = [_example(t, device) for t in inputs], self.numbers()
         rows = -2 if frames is None else frames.dim
         with _ONE_AT_A_TIME:
             watch = StateWatch(module, side)  # not before: another capture's tensors may be in a cache of both models
             try:
                 with reference_mode(module), unhooked(module):
-                    graph = simplify(capture(module, traced, examples, rows, watch.functions))
+                    graph = simplify(capture(module, traced, examples, rows, watch.functions, numbers))
             finally:
                 touched = not self._still()
                 watch.restore()

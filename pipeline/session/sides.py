@@ -61,6 +61,7 @@ class Sides:
                 peers=self._peers,
                 bitwise=self._bitwise,
             )
+            self._made[task].captures.numbers = subject.numbers
             if subject.shared is not None:
                 with _FOR_ALL:
                     self._made[task].captures = subject.shared.setdefault(task, self._made[task].captures)

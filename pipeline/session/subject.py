@@ -30,7 +30,7 @@ class Subject:
     change it while it is captured. written: gives a side's graph without a capture, of models that have one. check:
     raises UsageError for a side that has no weights. shared: by side, the graphs that sessions on several devices of
     this process have in common. Weights are then copied to each device, and who makes those sessions looks whether they
-    change.
+    change. numbers: weights whose values the key covers, so that graphs may depend on them.
     """
 
     family: str | None
@@ -46,6 +46,7 @@ class Subject:
     written: Written | None = None
     check: Callable[[Side], None] = lambda _side: None
     shared: dict[Task, Captures] | None = None
+    numbers: Callable[[], Mapping[str, Tensor]] = dict
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def cuts(self, side: Side) -> Cuts | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -24,7 +24,9 @@ from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline
 from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
+from tvae.pipeline.engine.capture.known_numbers import known_numbers
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
+from tvae.pipeline.engine.capture.passing import may_pass
 from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.said_precision import said_precision
 from tvae.pipeline.engine.capture.symbols import Choice, choices
@@ -45,10 +47,10 @@ _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "
 class _Entry(nn.Module):
     """Gives the exporter a module whose parameters carry the names they have in the model."""
 
-    def __init__(self, module: nn.Module, fn: Callable[..., Sequence[Tensor]]) -> None:
+    def __init__(self, module: nn.Module, fn: Callable[..., Sequence[Tensor]], numbers: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.model = module
-        self._fn = fn
+        self._fn, self._numbers = fn, numbers
         self.choice: Choice | None = None
         self.sizes_stay = False
 
@@ -61,6 +63,7 @@ class _Entry(nn.Module):
             refusing_draws(),
             SymbolicFactories(check),
             sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
+            known_numbers(self.model, self._numbers),
         ):
             return tuple(self._fn(*inputs))
 
@@ -71,6 +74,7 @@ def capture(
     inputs: Sequence[Tensor],
     rows: int = -2,
     functions: Sequence[FunctionType] = (),
+    numbers: Mapping[str, Tensor] | None = None,
 ) -> Graph:
     """Trace ``fn(*inputs)``, a function that computes with ``module``, into a Graph.
 
@@ -78,20 +82,21 @@ def capture(
     dimensions of each that has at least four are symbolic, unless they are 1 (the exporter treats 1 as a constant).
     rows: the dimension of the first input that strips are to divide; symbolic, too, where the model allows it.
     functions: those that the model may run, of which some may ask for types (see ``types_of_sizes``).
+    numbers: weights whose values it may read, by name; a graph that is made so serves these values alone.
     Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say), or not within a
     minute.
     """
     try:
         with deadline(), refusing_types(functions, Names):
-            return _captured(module, fn, inputs, rows)
+            return _captured(_Entry(module, fn, numbers or {}), inputs, rows)
     except TookTooLong as error:
         by = place_in(module, error.__traceback__)
         why = f"torch.export takes more than {SECONDS:.0f} s: the sizes there are longer expressions with every layer"
-        raise UnsupportedOp(by.op, by.module, why, whole=False) from None
+        raise UnsupportedOp(by.op, by.module, why, whole=False, may_pass=True) from None
 
 
-def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int) -> Graph:
-    entry = _Entry(module, fn)
+def _captured(entry: _Entry, inputs: Sequence[Tensor], rows: int) -> Graph:
+    module = entry.model
     failed: list[Exception] = []  # their frames hold those of all callers, with the caches of a clip
     try:
         for sizes_stay, shortcuts in _ways(module):
@@ -106,15 +111,20 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
                         raise  # of what it returns: no other way changes that
                     _log.debug("not captured with the sizes %s", choice.shapes, exc_info=True)
                     failed.append(error)
+        passing = may_pass(failed)
         if isinstance(failed[-1], UnsupportedOp):
+            failed[-1].may_pass |= passing
             raise failed[-1]
         line = (str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]
         why = f"torch.export says: {line}"
         if "guard on data-dependent" in line:
             why = "it goes by the values of a tensor, as in `if x.any()` or `x.item()` (data-dependent expression)"
-        raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False) from failed[0]
+        if "fake tensor in the exported program constant" in line:
+            why = "it changes a tensor that is kept from call to call, as in `self.x.data.copy_(y)`"
+        raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False, may_pass=passing) from failed[0]
     finally:
-        del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while
+        # the exporter leaves reference cycles, which would keep them alive for a while
+        del entry.model, entry._fn, entry._numbers
         if failed:
             failed.clear()
             gc.collect()  # PyTorch 2.11 leaves their frames in reference cycles

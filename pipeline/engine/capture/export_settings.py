@@ -6,6 +6,7 @@ are valid in the capturing thread only.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from tvae.pipeline.engine.capture.shortcuts.plain_regions import plain_regions
 
 __all__ = ["exporting", "takes_shortcuts"]
 
+_log = logging.getLogger("tvae")
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -50,6 +52,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_own_modes())
         settings.enter_context(_no_graph_is_printed())
         settings.enter_context(_distributions_are_not_checked())
+        settings.enter_context(_suggestions_may_fail())
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
         settings.enter_context(sizes_in_functions())
@@ -103,6 +106,24 @@ def _distributions_are_not_checked() -> Iterator[None]:
         original(distribution, *args[:2], **kwargs | {"validate_args": False})
 
     with instead(Distribution, "__init__", made):
+        yield
+
+
+@contextmanager
+def _suggestions_may_fail() -> Iterator[None]:
+    """At its end the exporter solves its guards, to suggest simpler ones. Its solver fails on some (sizes of windows
+    that a model pads to), or not, by the order in which it takes them from a set. The guards are what they were."""
+    from torch.fx.experimental.symbolic_shapes import DimConstraints
+
+    original: Any = DimConstraints.solve
+
+    def solve(constraints: Any) -> None:
+        try:
+            original(constraints)
+        except Exception:  # whatever sympy raises: only a suggestion is lost
+            _log.debug("the exporter cannot solve its guards", exc_info=True)
+
+    with instead(DimConstraints, "solve", solve):
         yield
 
 

@@ -27,16 +27,18 @@ __all__ = ["Identity", "identity_of"]
 
 
 class Identity:
-    """digest: see the module's docstring. portable: it is the same in every process. why: the reason if it is not.
+    """digest: see the module's docstring. numbers: it covers the values of weights of one number, too. portable: it is
+    the same in every process. why: the reason if it is not.
 
     What cannot be digested is named by its id. Such a digest is valid for that very object and as long as this identity
     exists; nothing may be saved under it.
     """
 
-    def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:
+    def __init__(self, module: nn.Module, ignored: Collection[str], *, numbers: bool = False) -> None:
+        self.numbers = numbers
         parts = module.named_modules()
         self._trained = {name: type(part).__name__ for name, part in parts if part.training and _learns(part)}
-        walk = Walk(module, ignored)
+        walk = Walk(module, ignored, numbers=numbers)
         walk.run()
         self.why = walk.why
         self.portable = not self.why
@@ -66,6 +68,7 @@ def _learns(part: nn.Module) -> bool:
     return statistics or isinstance(part, nn.RReLU)
 
 
-def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED) -> Identity:
-    """What the module computes, now. ignored: attributes of the module itself that do not matter."""
-    return Identity(module, ignored)
+def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED, *, numbers: bool = False) -> Identity:
+    """What the module computes, now. ignored: attributes of the module itself that do not matter. numbers: so do the
+    values of weights of one number."""
+    return Identity(module, ignored, numbers=numbers)

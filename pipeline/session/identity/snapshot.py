@@ -55,10 +55,13 @@ class _Kept(NamedTuple):
 
 class Snapshot:
     """See the module's docstring. traced: inside of a trace, where tensors have no memory to look at; registries are
-    the exporter's then, and are not restored."""
+    the exporter's then, and are not restored. called: after a call in that trace; the next may leave tensors like
+    those that it left."""
 
-    def __init__(self, module: nn.Module, outside: Outside | None = None, *, traced: bool = False) -> None:
-        self._traced = traced
+    def __init__(
+        self, module: nn.Module, outside: Outside | None = None, *, traced: bool = False, called: bool = False
+    ) -> None:
+        self._traced, self._called = traced, called
         self._held: list[_Held] = []
         self._kept: list[_Kept] = []
         self._hidden: dict[int, tuple[str, HiddenState, Any]] = {}
@@ -163,7 +166,7 @@ class Snapshot:
         text = plain(before)
         if text is not None:
             return text == plain(now)
-        if isinstance(before, FakeTensor) and isinstance(now, FakeTensor):  # left by two calls in a trace
+        if self._called and isinstance(before, FakeTensor) and isinstance(now, FakeTensor):
             return (before.shape, before.dtype) == (now.shape, now.dtype)
         if isinstance(before, _NUMBERS) and type(before) is type(now):  # sizes that a call noted down
             return bool(before.node.expr == now.node.expr)

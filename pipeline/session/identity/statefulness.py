@@ -2,18 +2,21 @@
 
 A capture runs the model's own code. If that leaves an attribute other than it was, the next call may read it. So the
 model is called a second time within the same trace: where that leaves another value again, or computes its result in
-another way, a result depends on the calls before it. Attributes that each call only writes (scratch) do no harm.
+another way, a result depends on the calls before it. So it does where the second call reads what the first has made of
+its inputs: to tell that, the second has copies of them. Attributes that each call only writes (scratch) do no harm.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FunctionType
 
+import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.engine.capture.passing import may_pass
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.errors import TvaeError, UsageError
@@ -38,25 +41,33 @@ class StateWatch:
         self._stays = True
         self._again: list[Tensor] = []
 
-    def called(self, call: Callable[[], Returned]) -> Returned:
-        """What the call returns. It is made a second time if the first wrote anything. To be called while tracing: what
-        was written is taken away again, so that no other trace meets this one's tensors."""
+    def called(self, call: Callable[..., Returned], *inputs: Tensor) -> Returned:
+        """What the call with these inputs returns. It is made a second time if the first wrote anything. To be called
+        while tracing: what was written is taken away again, so that no other trace meets this one's tensors."""
         before = Snapshot(self._module, self._outside, traced=True)
         try:
-            return self._called(call, before)
+            return self._called(call, inputs, before)
         finally:
             before.restore()
             self._outside.empty_caches()
 
-    def _called(self, call: Callable[[], Returned], before: Snapshot) -> Returned:
-        tensors, spec = call()
+    def _called(self, call: Callable[..., Returned], inputs: Sequence[Tensor], before: Snapshot) -> Returned:
+        tensors, spec = call(*inputs)
         self._written, self._stays, self._again = before.changed(), True, []
         if self._written:
-            after, described = Snapshot(self._module, self._outside, traced=True), copy.deepcopy(spec)
+            after = Snapshot(self._module, self._outside, traced=True, called=True)
+            described = copy.deepcopy(spec)
             try:
-                self._again, again = call()
+                self._again, again = call(*[torch.ops.aten.alias_copy(t) for t in inputs])
                 self._stays = again == described and not after.changed()
-            except (RuntimeError, TypeError, ValueError, TvaeError):  # it started from what the first call left
+            except (
+                RuntimeError,
+                TypeError,
+                ValueError,
+                TvaeError,
+            ) as error:  # it started from what the first call left
+                if may_pass([error]):
+                    raise
                 self._stays = False
         return tensors, spec
 
@@ -76,7 +87,7 @@ class StateWatch:
         if self._written:
             proof = SameComputations(graph)
             start = len(graph.outputs) - count
-            if not self._stays or not all(proof.same(n, start + n) for n in range(count)):
+            if not self._stays or not all(proof.same(n, start + n, apart=True) for n in range(count)):
                 names = ", ".join(self._written[:3])
                 raise UsageError(
                     f"{type(self._module).__name__} keeps state between calls: {self._side}() changes {names}; "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from tvae.pipeline.engine.capture.known_numbers import is_number
 from tvae.pipeline.session.identity.code import plain
 from tvae.pipeline.session.identity.library import library_class
 from tvae.pipeline.session.identity.objects import described_object
@@ -41,15 +42,15 @@ _SMALL = 1 << 16
 
 
 class Walk:
-    """lines: the text. why: what could not be digested; that is told by its id and kept alive in ``held``. met: all
-    that is numbered, kept alive so that no id comes twice."""
+    """numbers: values of weights of one number count, too. lines: the text. why: what could not be digested; that is
+    told by its id and kept alive in ``held``. met: all that is numbered, kept alive so that no id comes twice."""
 
-    def __init__(self, root: nn.Module, ignored: Collection[str]) -> None:
+    def __init__(self, root: nn.Module, ignored: Collection[str], *, numbers: bool = False) -> None:
         self.lines: list[str] = []
         self.why = ""
         self.held: list[Any] = []
         self.watch = Watchlist()
-        self._root, self._ignored = root, frozenset(ignored)
+        self._root, self._ignored, self._with_numbers = root, frozenset(ignored), numbers
         self._numbers: dict[int, int] = {}
         self.met: list[Any] = []
         self._queue: deque[Callable[[], None]] = deque()
@@ -144,6 +145,15 @@ class Walk:
             self.watch.view(lambda: _bytes(value))
         return f"{text} {tensor_digest(value)}"
 
+    def _weight(self, value: Tensor | None, path: str) -> str:
+        """A parameter or buffer, with its value where that counts; on a GPU to look at it waits for the device."""
+        text = self.tensor(value, path)
+        if not self._with_numbers or value is None or not is_number(value) or text.startswith("object"):
+            return text
+        number = value
+        self.watch.view(lambda: _bytes(number))
+        return f"{text} {tensor_digest(number)}"
+
     def _module(self, part: nn.Module, path: str) -> str:
         if isinstance(part, torch.jit.ScriptModule):
             return self.opaque(part, path, "a scripted module")
@@ -167,7 +177,7 @@ class Walk:
         dot = "." if path else ""
         lines = [*told, self.kind(part), self.attributes(state, path, NO_PART | left_out(state))]
         for tensors in (part._parameters, part._buffers):
-            lines += [f"{name}: {self.tensor(t, f'{path}{dot}{name}')}" for name, t in sorted(tensors.items())]
+            lines += [f"{name}: {self._weight(t, f'{path}{dot}{name}')}" for name, t in sorted(tensors.items())]
         lines += [f"{name}: {self.value(child, f'{path}{dot}{name}')}" for name, child in part._modules.items()]
         return " | ".join(lines + [self._hooks(state, name, f"{path}{dot}{name}") for name in FORWARD_HOOKS])
 
@@ -186,6 +196,6 @@ class Walk:
 
 
 def _bytes(value: Tensor) -> bytes:
-    """What a tensor on the CPU holds."""
-    raw: bytes = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    """What a tensor holds."""
+    raw: bytes = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return raw

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tvae.pipeline.engine.ir.graph import Graph, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Ref, refs_in
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.session.outputs.classes import class_of, constructor_arguments, has_method
@@ -34,6 +34,13 @@ _DRAWING = {
     *("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson", "dropout"),
     *("rand_like", "randn_like", "randint_like", "normal_", "uniform_", "bernoulli_", "exponential_", "random_"),
 }
+COPIED = "alias_copy"
+"""The operation that copies the inputs of a second call."""
+_OF_SHAPES = {
+    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"),
+    *("new_zeros", "new_ones", "new_empty", "new_full"),
+}
+"""Of their operand they take shape and type."""
 _LEAVES = ("tensor", "constant", "size", "device", "dtype")
 
 
@@ -159,7 +166,7 @@ class SameComputations:
         self._numbers: list[int] = []
         first: dict[Any, int] = {}
         for id_, node in enumerate(graph.nodes):
-            if node.op == "clone" and not node.kwargs and len(node.args) == 1:
+            if node.op in ("clone", COPIED) and not node.kwargs and len(node.args) == 1:
                 self._numbers.append(self._numbers[node.args[0].id])
                 continue
             what: Any = id_
@@ -171,9 +178,23 @@ class SameComputations:
                 what = node.kind, node.target, self._frozen(node.args), self._frozen(kwargs), node.outputs
             self._numbers.append(first.setdefault(what, id_))
 
-    def same(self, one: int, other: int) -> bool:
-        """Are these outputs equal?"""
-        return self._number(one) == self._number(other)
+    def same(self, one: int, other: int, *, apart: bool = False) -> bool:
+        """Are these outputs equal? apart: also for other inputs of the second, which has copies of them."""
+        return self._number(one) == self._number(other) and not (apart and self._reads_inputs(other))
+
+    def _reads_inputs(self, output: int) -> bool:
+        """Is it made of values of the inputs, and not of those of copies?"""
+        left, seen = [self._graph.outputs[output]], set[int]()
+        while left:
+            id_ = left.pop()
+            node = self._graph.nodes[id_]
+            if id_ in seen or node.op == COPIED or node.op in _OF_SHAPES:
+                continue
+            if node.kind == "input":
+                return True
+            seen.add(id_)
+            left += refs_in((node.args, tuple(node.kwargs.values())))
+        return False
 
     def is_zero(self, output: int) -> bool:
         return self._graph.nodes[self._number(output)].op in ("zeros", "zeros_like")

@@ -72,10 +72,10 @@ def test_what_is_traced_takes_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_pat
     seen: list[int] = []
     traced = captures.capture
 
-    def capture(module: nn.Module, fn: Any, inputs: Sequence[Tensor], rows: int = -2) -> Any:
+    def capture(module: nn.Module, fn: Any, inputs: Sequence[Tensor], *more: Any) -> Any:
         seen.extend(t.untyped_storage().nbytes() for t in inputs)
         assert all(t.is_contiguous() for t in inputs)
-        return traced(module, fn, inputs, rows)
+        return traced(module, fn, inputs, *more)
 
     monkeypatch.setattr(captures, "capture", capture)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
