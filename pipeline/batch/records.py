@@ -4,7 +4,6 @@ in a folder of this machine, in tvae's cache, and sent to the store."""
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from tvae.kernels.cache import cache_folder
 from tvae.pipeline.errors import OutputError, UsageError
 from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.stores import Store, StoreError, is_url, parse_url
 
 __all__ = ["in_store", "records_of", "send_record"]
@@ -30,8 +30,8 @@ def in_store(output: str, name: str) -> Iterator[Path | None]:
     read."""
     place = parse_url(output)
     store = Store(place.kind)
-    with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
-        copy = Path(folder) / name
+    with scratch_folder() as folder:
+        copy = folder / name
         try:
             found = store.look(f"{place.key}/{name}")
             if found is not None and not found.is_folder:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.own_folder import make_own_folder
+from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.facts import made_of
 from tvae.pipeline.jobs.remote.uploads import Uploads
@@ -81,7 +81,7 @@ class StoredManifest(Manifest):
     def _send_copy(self) -> None:
         """Of what is written so far. What goes wrong does not matter: all of it is sent in the end."""
         try:
-            with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+            with scratch_folder() as folder:
                 send_record(self._output, Path(shutil.copy(self._path, folder)))
         except (OSError, TvaeError) as error:
             _log.info("the manifest is not sent to %s yet: %s", self._output, error)

@@ -19,7 +19,7 @@ from tvae.pipeline.files.leftovers import is_left
 from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
 from tvae.pipeline.files.tar_members import Member
 
-__all__ = ["Sink", "copy_member", "own_copy", "pass_member", "staged"]
+__all__ = ["Sink", "copy_member", "own_copy", "pass_member", "scratch_folder", "staged"]
 
 _PIECE = 1 << 20
 
@@ -34,22 +34,29 @@ def staged(member: Member, parent: str | None) -> Iterator[Path]:
 
 @contextmanager
 def own_copy(name: str, parent: str | None, fill: Callable[[Path], None]) -> Iterator[Path]:
-    """A file or folder of this name that ``fill`` makes, in a folder for its owner alone below ``parent`` (None: the
-    system's for temporary files). What a killed process left there is removed by the next.
+    """A file or folder of this name that ``fill`` makes, in a ``scratch_folder``. Raises what ``fill`` raises, too."""
+    with scratch_folder(parent) as folder:
+        copy = folder / name
+        fill(copy)
+        yield copy
 
-    Raises OutputError where nothing can be written, and what ``fill`` raises.
+
+@contextmanager
+def scratch_folder(parent: str | None = None) -> Iterator[Path]:
+    """A folder for its owner alone below ``parent`` (None: the system's for temporary files), as long as the block
+    runs. What a killed process left there is removed by the next.
+
+    Raises OutputError where it cannot be made.
     """
     where = Path(parent or tempfile.gettempdir()).absolute()
     _remove_left(where)
     folder = where / owned_name(secrets.token_hex(6))
-    copy = folder / name
     try:
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise write_error(copy, error) from error
-        fill(copy)
-        yield copy
+            raise write_error(folder, error) from error
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

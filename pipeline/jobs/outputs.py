@@ -141,7 +141,10 @@ class Claims:
             raise UsageError(f"{item.source} is named twice, with different options; name it once")
         if owner.index != item.index:
             output = item.output(kind)
-            raise UsageError(f"{owner.source} and {item.source} would both be written to {output}; run them apart")
+            raise UsageError(
+                f"{owner.source} and {item.source} would both be written to {output}; "
+                "name one of them in a run of its own, with another output (-o)"
+            )
         self._claimed[kind].add(item.index)
 
     def _is_inside(self, folder: str) -> bool:

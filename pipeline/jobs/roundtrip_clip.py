@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.clip_calls import decoded_steps, reconstructed_frames, reconstructed_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
@@ -119,8 +119,8 @@ def _streams(source: Source, kind: Kind, context: Context, told: list[str]) -> I
     elif not context.sandbox.takes(source.path):
         yield source.path
     else:
-        with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
-            yield context.sandbox.copy_streams(source.path, Path(folder) / "streams", told)
+        with scratch_folder() as folder:
+            yield context.sandbox.copy_streams(source.path, folder / "streams", told)
 
 
 def _by_chunks(

@@ -119,12 +119,14 @@ class Film:
         self._finished = True
 
     def abort(self) -> None:
-        """Remove the temporary file, unless it has its name; always to be called."""
-        self._streams.close()
-        if self._finished:
-            return
-        self._finished = True
-        if self._container is not None:
-            with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):  # it writes a trailer nobody will read
-                self._container.close()
-        discard(self._temporary)
+        """Remove the temporary file, unless it has its name; always to be called. An interruption comes out of it, and
+        leaves no file either."""
+        try:
+            self._streams.close()
+            if not self._finished and self._container is not None:
+                with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):  # nobody will read its trailer
+                    self._container.close()
+        finally:
+            if not self._finished:
+                self._finished = True
+                discard(self._temporary)

@@ -74,9 +74,11 @@ class PacketFile:
 
     def abort(self) -> None:
         """Nothing after finish()."""
-        with contextlib.suppress(OSError):  # it writes what nobody will read, and the disk may be full
-            self._file.close()
-        discard(self._temporary)
+        try:
+            with contextlib.suppress(OSError):  # it writes what nobody will read, and the disk may be full
+                self._file.close()
+        finally:
+            discard(self._temporary)
 
     def __enter__(self) -> Self:
         return self

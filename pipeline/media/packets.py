@@ -16,6 +16,7 @@ from av.stream import Discard, Disposition, Stream
 
 from tvae.pipeline.media.container import attached, open_container, other_streams, reason
 from tvae.pipeline.media.packet_times import PacketTime
+from tvae.pipeline.media.seams import Seams, may_be_joined
 
 _NO_SHIFT = Fraction(0)
 
@@ -70,12 +71,14 @@ def _added(container: OutputContainer, template: Stream) -> Stream:
 
 
 def read_packets(path: Path, wanted: list[int], warnings: list[str]) -> Iterator[Packet]:
-    """Every packet of some streams in file order, from a demuxer of its own; a damaged end is cut, with a warning."""
+    """Every packet of some streams in file order, from a demuxer of its own; a damaged end is cut, with a warning. Of
+    files joined end to end, times go on; see ``seams``."""
     with open_container(path) as container:
+        joined, seams = may_be_joined(container), Seams()
         for stream in container.streams:
-            if stream.index not in wanted:
+            if stream.index not in wanted and not joined:
                 stream.discard = Discard.all
-        packets = container.demux([container.streams[index] for index in wanted])
+        packets = container.demux([] if joined else [container.streams[index] for index in wanted])
         while True:
             try:
                 packet = next(packets, None)
@@ -84,8 +87,15 @@ def read_packets(path: Path, wanted: list[int], warnings: list[str]) -> Iterator
                 return
             if packet is None:
                 return
-            if packet.size:
+            if packet.size and joined:
+                _move(packet, seams.shift(packet))
+            if packet.size and packet.stream_index in wanted:
                 yield packet
+
+
+def _move(packet: Packet, ticks: int) -> None:
+    packet.pts = None if packet.pts is None else packet.pts + ticks
+    packet.dts = None if packet.dts is None else packet.dts + ticks
 
 
 def filled(path: Path, wanted: list[int]) -> list[int]:

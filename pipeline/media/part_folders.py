@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tvae.pipeline.files.atomic import is_temporary
-from tvae.pipeline.files.lock import OutputHeld, one_writer
-from tvae.pipeline.files.own_folder import clear_folder
+from tvae.pipeline.files.leftovers import is_left
+from tvae.pipeline.files.lock import LOCK_SUFFIX, OutputHeld, one_writer
+from tvae.pipeline.files.names import PREFIX
+from tvae.pipeline.files.own_folder import clear_entries, clear_folder
 from tvae.pipeline.media.fingerprint import read_video_tag
 
 __all__ = ["STATE", "clear_parts", "part_name", "parts_folder", "remove_parts_of_done"]
@@ -39,7 +41,9 @@ def clear_parts(film: Path) -> None:
 
 
 def remove_parts_of_done(folder: Path) -> None:
-    """Remove the parts of films in a folder that have their names already: their run was killed after that.
+    """Remove the parts of films in a folder that have their names already: their run was killed after that. Those that
+    were made with other options stay where a run with these could go on with them, without what was killed before it
+    was a part.
 
     What cannot be removed stays, and so does what another run is at.
     """
@@ -48,15 +52,25 @@ def remove_parts_of_done(folder: Path) -> None:
         films = {_family(name): folder / name for name in os.listdir(folder)} if left else {}
         for parts, family, fingerprint in left:
             film = films.get(family)
-            if film is None or not film.is_file() or not fingerprint:
-                continue
-            with contextlib.suppress(OutputHeld), one_writer(film, patience=0):
-                if (read_video_tag(film) or "").startswith(fingerprint):
-                    _clear(parts)
+            if film is not None and film.is_file() and fingerprint:
+                with contextlib.suppress(OutputHeld), one_writer(film, patience=0):
+                    done = (read_video_tag(film) or "").startswith(fingerprint)
+                    if done or not (parts / STATE).exists():  # without which no run can go on with them
+                        _clear(parts)
+            with contextlib.suppress(OSError):
+                clear_entries(parts, lambda entry: is_temporary(entry.name) and is_left(entry))
+                if not any(_is_lock(name, family) for name in os.listdir(folder)):
+                    parts.rmdir()
 
 
 def _family(film: str) -> str:
     return hashlib.sha256(film.encode(errors="surrogateescape")).hexdigest()[:8]
+
+
+def _is_lock(name: str, family: str) -> bool:
+    """Whether a file of this name is the lock of a film, whose writer may be about to fill its folder. Both begin with
+    the same hash."""
+    return name.startswith(PREFIX + family) and name.endswith(LOCK_SUFFIX)
 
 
 def _folders(beside: Path) -> Iterator[tuple[Path, str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.decoders import Decoder
+from tvae.pipeline.media.early_end import early_end
 from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
@@ -59,7 +60,11 @@ def open_reader(
     with nullcontext(opened) if opened is not None else _opened(path) as file:
         if _is_image(file, max_pixels, first=first):
             return ImageReader(file, max_pixels, hold, memory, alpha=alpha, decoder=decoder)
-    return VideoReader(path, max_pixels, memory, on_size, quick=quick)
+        early = _early_end(file)
+    reader = VideoReader(path, max_pixels, memory, on_size, quick=quick)
+    if early is not None:
+        reader.warnings.append(f"{early}; its end may be missing")
+    return reader
 
 
 def check_file(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
@@ -100,6 +105,13 @@ def _is_image(opened: Opened, max_pixels: int, *, first: bool = False) -> bool:
     if is_cut_animation(opened):
         raise InputError(f"{path}: is cut off, the end of the animation is missing; fetch it again")
     return False
+
+
+def _early_end(opened: Opened) -> str | None:
+    try:
+        return early_end(opened)
+    except OSError as error:
+        raise _unreadable(opened.path, error) from error
 
 
 def _empty(path: Path) -> InputError:

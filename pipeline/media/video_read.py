@@ -26,8 +26,10 @@ from tvae.pipeline.media.container import (
     other_streams,
     picture_stream,
 )
+from tvae.pipeline.media.frame_clock import FrameClock
 from tvae.pipeline.media.orientation import UPRIGHT, Orientation, from_display_matrix
 from tvae.pipeline.media.room import MAX_PIXELS, VIDEO_HELD_BYTES, too_large, too_many_pixels
+from tvae.pipeline.media.seams import Seams, may_be_joined
 from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
 
 __all__ = ["VideoReader"]
@@ -64,6 +66,7 @@ class VideoReader:
             self._picture = self._find_picture()
             self._check_size(self._picture.codec_context)
             self._picture.thread_type = "AUTO"
+            self._seams = Seams()
             self._decoded = self._decode()
             first = next(self._decoded, None)
             if first is None:
@@ -144,13 +147,17 @@ class VideoReader:
 
     def _decode(self) -> Generator[VideoFrame, None, None]:
         passed_over, lossy, damaged, count = 0, 0, 0, 0
-        packets = self._container.demux(self._picture)
+        packets = self._container.demux(*([] if may_be_joined(self._container) else [self._picture]))
         while True:
             try:
                 packet = next(packets, None)
                 if packet is None:
                     break
-                frames: list[VideoFrame] = packet.decode()
+                if packet.size and may_be_joined(self._container):
+                    self._seams.shift(packet)
+                if packet.stream.index != self._picture.index:  # stream_index says 0 of what flushes any decoder
+                    continue
+                frames = self._picture.decode(packet)
             except (av.error.FFmpegError, OSError) as error:
                 if isinstance(error, av.error.InvalidDataError) and count == 0 and passed_over < 1000:
                     passed_over += 1
@@ -172,7 +179,7 @@ class VideoReader:
         """Frames with strictly increasing pts; the durations are still the decoder's own."""
         assert self.info.time_base is not None
         period = max(1, round(1 / ((self.info.frame_rate or Fraction(25)) * self.info.time_base)))
-        clock = _Clock(period)
+        clock = FrameClock(period, self._seams.of(self._picture.index))
         interlaced = False
         while self._first is not None:
             frame = self._first
@@ -256,44 +263,3 @@ class VideoReader:
         if info.has_alpha:
             self.warnings.append("transparency dropped")
         return to_rgb
-
-
-class _Clock:
-    """Places frames in time as FFmpeg's guess_correct_pts does, and makes the result strictly increase.
-
-    Of pts and dts, the one that went backwards less often is believed (AVI stores no pts, and frames that are stored
-    out of order come with wrong ones). A frame with neither follows the one before it at the nominal rate.
-    """
-
-    def __init__(self, period: int) -> None:
-        self._period = period
-        self._last: int | None = None
-        self._last_pts: int | None = None
-        self._last_dts: int | None = None
-        self._bad_pts = self._bad_dts = 0
-        self._missing = self._moved = 0
-
-    def place(self, pts: int | None, dts: int | None) -> int:
-        if dts is not None:
-            self._bad_dts += self._last_dts is not None and dts <= self._last_dts
-        if pts is not None:
-            self._bad_pts += self._last_pts is not None and pts <= self._last_pts
-        self._last_dts = dts if dts is not None else pts
-        self._last_pts = pts if pts is not None else dts
-        believed = pts if pts is not None and (dts is None or self._bad_pts <= self._bad_dts) else dts
-        if believed is None:
-            self._missing += 1
-            believed = 0 if self._last is None else self._last + self._period
-        if self._last is not None and believed <= self._last:
-            self._moved += 1
-            believed = self._last + 1
-        self._last = believed
-        return believed
-
-    def warnings(self) -> list[str]:
-        found = []
-        if self._missing:
-            found.append(f"{self._missing} frames have no timestamp; placed at the nominal frame rate")
-        if self._moved:
-            found.append(f"{self._moved} timestamps did not increase; moved just behind the frame before")
-        return found

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,19 +50,37 @@ def tvae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done[
     pids.mkdir()
 
     def tvae(
-        *arguments: object, mode: tuple[str, ...] = ("0", "as-it-is"), patience: float = 900.0, start: float = 4.5
+        *arguments: object,
+        mode: tuple[str, ...] = ("0", "as-it-is"),
+        patience: float = 900.0,
+        start: float = 4.5,
+        killed: bool = False,
     ) -> Done[str]:
+        """killed: as soon as its processes are there."""
         worker = str(HELPERS / "rank_worker.py")
         code = PROGRAM.format(worker=worker, mode=mode, patience=patience, start=start)
         paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(HELPERS)]
         more = {"TVAE_TEST_PIDS": str(pids), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         command = [sys.executable, "-c", code, *map(str, arguments), "--no-progress"]
+        if killed:
+            with subprocess.Popen(command, env=os.environ | more, stderr=subprocess.DEVNULL) as run:
+                until(lambda: len([*pids.iterdir()]) > 1 and bool([*(tmp_path / "tmp").iterdir()]))
+                run.kill()
+            until(lambda: living(pids) == [])
+            return Done(command, run.returncode)
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | more, timeout=240)
         assert os.name == "nt" or living(pids) == []
         assert [path for path in tmp_path.rglob(".*") if path.suffix in (".tmp", ".lock")] == []
         return done
 
     return tvae
+
+
+def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def photos(folder: Path, count: int, height: int = 120) -> Path:
@@ -170,6 +189,20 @@ def test_one_fails(what: str, told: str, rank: str, tvae: Any, tmp_path: Path) -
     again = tvae("encode", source, "-o", "out", *more)
     counts = json.loads(again.stdout.splitlines()[-1])
     assert (counts["done"], counts["skipped"]) == (4 - there, there)
+
+
+@POSIX
+def test_a_run_that_is_killed(tvae: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process stays, and the folder in which they met goes with the next run."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    source = photos(tmp_path / "in", 4)
+    more = ("encode", source, "-o", "out", "--devices", 2, "--split", "rows", "--batch", 1)
+    tvae(*more, killed=True)
+    assert len([*temporary.iterdir()]) == 1
+    assert tvae(*more).returncode == 0
+    assert [*temporary.iterdir()] == []
 
 
 @pytest.mark.parametrize(

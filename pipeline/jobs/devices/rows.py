@@ -7,15 +7,14 @@ group does the rest.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
 from tvae.pipeline.errors import RankError
+from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.devices.messages import Failed, Followed, Ordered
 from tvae.pipeline.jobs.devices.process import Inbox
@@ -36,10 +35,10 @@ def by_rows(items: Sequence[Item], context: Context, devices: Sequence[str], end
     """Does all items; ``end``: see ``over_devices``. Raises what a device raises of the request as a whole, and
     RankError where devices cannot be used, or are lost before they have begun an item."""
     shares, begun = Shares(items, 1), False
-    with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+    with scratch_folder() as folder:
         for number in range(2 * len(items) + 1):  # each group that is lost costs an item, after two chances
             inbox: Inbox = Queue()
-            with processes_of(context.job_elsewhere, devices, inbox, str(Path(folder) / str(number))) as processes:
+            with processes_of(context.job_elsewhere, devices, inbox, str(folder / str(number))) as processes:
                 _Group(shares, context, processes, inbox, end).run(None if begun else len(items))
             if not shares.left:
                 return

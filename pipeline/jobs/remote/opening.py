@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outputs import Item
@@ -45,8 +45,8 @@ def head_of_any_latents(item: Item, context: Context) -> Iterator[LatentsReader]
 @contextmanager
 def head_of_latents(item: Item, member: RemoteFile, context: Context) -> Iterator[LatentsReader]:
     """What the latents say of themselves, without their values, which are not fetched."""
-    with tempfile.TemporaryDirectory(prefix="tvae-", dir=context.job.spill) as folder:
-        copy = Path(folder) / member.name
+    with scratch_folder(context.job.spill) as folder:
+        copy = folder / member.name
         with _said_of(item, copy):
             try:
                 inside = member.store.inside(member.place.key) if member.is_folder else [member]

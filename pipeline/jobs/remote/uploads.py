@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import discard, write_error
+from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.job import Job
@@ -134,9 +134,9 @@ class Uploads:
             with local_copy(file, self.job.spill, waits=False) as copy:
                 yield copy
             return
-        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self.job.spill) as folder:
+        with scratch_folder(self.job.spill) as folder:
             parts = self._there.parts(key)
-            stand_in(parts, found := Path(folder) / output.name)
+            stand_in(parts, found := folder / output.name)
             _fetch_first(parts, found)
             yield found
 
@@ -155,8 +155,8 @@ class Uploads:
         if not files or (is_clip and self._there.result(key) is None):
             yield output
             return
-        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self.job.spill) as folder:
-            found = Path(folder) / output.name
+        with scratch_folder(self.job.spill) as folder:
+            found = folder / output.name
             stand_in(files, found)
             if output.suffix == latents.IMAGE_SUFFIX and not is_ours(found):
                 self._strange.add(key)

@@ -94,6 +94,7 @@ def test_what_a_file_is_shows_when_it_is_opened() -> None:
         ("roundtrip", ["a.png"], "a.png", "is an input"),
         ("roundtrip", ["v.avi", "v.mp4"], ".", "is an input"),
         ("encode", ["sub/a.jpg", "other/a.jpg"], "out", "would both be written"),
+        ("encode", ["sub/a.jpg", "other/a.jpg"], "out", r"in a run of its own, with another output \(-o\)"),
         ("encode", ["a.jpg"], "b.png", "cannot write b.png"),
         ("encode", ["v.mp4"], "b.safetensors", "cannot be written to"),
         ("encode", ["a.jpg"], "b.latents", "cannot be written to"),

@@ -14,7 +14,7 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.jobs import Event, Job, Notice, Progress, RunDone, run_job
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media import read_fingerprint
-from tvae.pipeline.media.part_folders import parts_folder
+from tvae.pipeline.media.part_folders import STATE, parts_folder
 
 Run = Callable[..., Any]
 
@@ -120,6 +120,7 @@ def test_what_killed_runs_leave_beside(stand_in: Run, tmp_path: Path) -> None:
     for folder in (parts, others):
         folder.mkdir()
         (folder / "000000.packets").touch()
+        (folder / STATE).touch()
     (out / ".tvae-0123456789abcdef.lock").touch()
     assert work().skipped == 1
     assert sorted(path.name for path in out.iterdir()) == sorted([others.name, film.name])

@@ -54,7 +54,7 @@ def test_mistakes_of_ours_in_reading_an_image(
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("place", ["read_tags", "ToRgb.__call__", "MediaInfo", "_Clock.place"])
+@pytest.mark.parametrize("place", ["read_tags", "ToRgb.__call__", "MediaInfo", "FrameClock.place"])
 def test_mistakes_of_ours_in_reading_a_clip(
     mistake: type[Exception],
     place: str,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tvae.pipeline.errors import OutputError
-from tvae.pipeline.media import Frame, PictureSpec, open_parted_writer
+from tvae.pipeline.media import Frame, PictureSpec, film, open_parted_writer
 from tvae.pipeline.media.film import Film
 
 LIKE = PictureSpec(64, 64, Fraction(1, 25), Fraction(25))
@@ -38,3 +39,34 @@ def test_parts_stay_where_a_later_run_can_go_on(state: bool, tmp_path: Path, mon
     left = [path.name for folder in tmp_path.iterdir() for path in folder.iterdir()]
     assert sorted(left) == (["000000.packets", "state.safetensors"] if state else [])
     assert bool([*tmp_path.iterdir()]) == state
+
+
+@pytest.mark.parametrize("frames", [0, 1])
+def test_an_interruption_while_it_is_given_up(frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the trial's file is closed, or that of a part that has begun: no temporary file stays."""
+
+    class Closing:
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+        def close(self) -> None:
+            self._file.close()
+            raise KeyboardInterrupt
+
+    def begun() -> None:
+        writer = open_parted_writer(tmp_path / "film.mp4", LIKE)
+        with writer:
+            writer.write(Frame(np.zeros((64, 64, 3), np.uint8), 0, 1))
+            part = writer._part  # type: ignore[attr-defined]
+            part.file._file = Closing(part.file._file)
+            raise KeyboardInterrupt
+
+    if not frames:
+        opened = film.av.open
+        monkeypatch.setattr(film.av, "open", lambda *args, **more: Closing(opened(*args, **more)))
+    with pytest.raises(KeyboardInterrupt):
+        begun()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
