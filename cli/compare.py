@@ -70,7 +70,7 @@ def compare(
                 _tell(pair, one, json)
         if not json and len(found) + failed > 1:
             tell(_summary(found, failed))
-        if within is not None and any(one.relative_l2 > within for one in found):
+        if within is not None and not all(one.relative_l2 <= within for one in found):
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 __all__ = ["Distance"]
@@ -21,9 +22,11 @@ class Distance:
         self._apart = self._reference = 0.0
 
     def add(self, reference: Tensor, other: Tensor) -> None:
-        """Real numbers of one shape, of any types. ValueError where some are not finite."""
+        """Numbers of one shape, of any types. ValueError where some are not finite."""
         if reference.shape != other.shape:
             raise ValueError(f"values of different shapes: {[*reference.shape]} and {[*other.shape]}")
+        if reference.is_complex() or other.is_complex():
+            reference, other = (torch.view_as_real(t.to(torch.complex128)) for t in (reference, other))
         for first, second in zip(
             reference.reshape(-1).split(_AT_A_TIME), other.reshape(-1).split(_AT_A_TIME), strict=True
         ):

@@ -38,12 +38,8 @@ def early_end(opened: Opened) -> str | None:
     look = next((look for magic, look in _LOOKS.items() if head.startswith(magic)), _ts)
     try:
         return look(file, head, length)
-    except (
-        struct.error,
-        LookupError,
-        ValueError,
-    ):  # headers of other lengths than the format's: the reader finds what they are
-        return None
+    except (struct.error, LookupError, ValueError):
+        return None  # headers of other lengths than the format's: the reader finds what they are
 
 
 def _bytes(said: int, length: int) -> str | None:

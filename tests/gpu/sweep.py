@@ -3,10 +3,11 @@
 ``PYTHONPATH=tests/helpers python tests/gpu/sweep.py --seed 1 --cells 100 --seconds 500 --out sweep.jsonl``
 
 Each cell: numbers within law 1, the peak of memory within the plan and the budget, the first call within three times
-the untiled model's own and five seconds (once its kernels are on disk). One seed gives one list of cells. Cells that
-the file has results of are passed over, so that the same command goes on where it ended; ``--again`` runs those that
-fell short or had kernels to build, in a process that finds them. Ends with 1 where a cell falls short. The card must be
-this program's alone, or that of as many sweeps as ``--share`` says, each of which has that part of its memory.
+the untiled model's own and five seconds (once its kernels are on disk), and without a budget the last of several calls
+within twice that and a tenth of a second. One seed gives one list of cells. Cells that the file has results of are
+passed over, so that the same command goes on where it ended; ``--again`` runs those that fell short or had kernels to
+build, in a process that finds them. Ends with 1 where a cell falls short. The card must be this program's alone, or
+that of as many sweeps as ``--share`` says, each of which has that part of its memory.
 """
 
 from __future__ import annotations

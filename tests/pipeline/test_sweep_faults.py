@@ -167,6 +167,13 @@ def test_a_slow_first_call() -> None:
     assert "a first call of" in fallen(bench(seconds=0.0, times=0.0))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("calls", "budget", "told"), [(2, None, True), (1, None, False), (2, "8GiB", False)])
+def test_a_slow_later_call(calls: int, budget: str | None, told: bool) -> None:
+    cell = replace(CELL, calls=calls, budget=budget)
+    assert ("a later call of" in fallen(bench(seconds=0.0, times=1e9, warm=0.0), cell)) is told
+
+
 def test_an_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(*_args: Any, **_options: Any) -> Any:
         raise UnsupportedOp("aten.flip", "decoder")

@@ -133,24 +133,21 @@ def _phases(
 ) -> Tensor:
     """A transposed convolution of stride s as one convolution that gives s·s phases of the result, each a picture.
 
-    y[n·s + r] = sum over j of weight[r + j·s] x[n - j]: phase r has every s-th tap, in reverse.
+    y[n·s + r] = sum over j of weight[r + j·s] x[n - j]: phase r has every s-th tap, in reverse. Channels
+    lie outside, as a GPU's exact convolutions want them.
     """
     (sh, sw), (inner, outer, *kernel) = stride, weight.shape
     high, wide = -(-kernel[0] // sh), -(-kernel[1] // sw)
-    last = x.stride(1) == 1 and x.shape[1] > 1
-    layout = torch.channels_last if last else torch.contiguous_format
     taps_rqoihw = x.new_zeros((sh, sw, outer, inner, high, wide))
     for row in range(kernel[0]):
         for column in range(kernel[1]):
             (j, r), (i, q) = divmod(row, sh), divmod(column, sw)
             taps_rqoihw[r, q, :, :, high - 1 - j, wide - 1 - i] = weight[:, :, row, column].T
-    taps_pihw = taps_rqoihw.flatten(0, 2).contiguous(memory_format=layout)
-    del taps_rqoihw
-    phases = conv2d(x, taps_pihw, padding=(high - 1, wide - 1)).unflatten(1, (sh, sw, outer))
+    phases = conv2d(x, taps_rqoihw.flatten(0, 2), padding=(high - 1, wide - 1)).unflatten(1, (sh, sw, outer))
     # each phase goes right where it is wanted: a larger result that is cut down would be copied by the next convolution
     sizes = [(x.shape[d + 2] - 1) * stride[d] - 2 * padding[d] + kernel[d] + extra[d] for d in range(2)]
     beyond = any(p + n > m * s for p, n, m, s in zip(padding, sizes, phases.shape[4:], stride, strict=True))
-    y = torch.empty((x.shape[0], outer, *sizes), dtype=x.dtype, device=x.device, memory_format=layout)
+    y = torch.empty((x.shape[0], outer, *sizes), dtype=x.dtype, device=x.device)
     if beyond:  # what output_padding asks for beyond the reach of any tap
         y.zero_()
     for r in range(sh):

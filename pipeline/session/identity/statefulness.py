@@ -60,15 +60,10 @@ class StateWatch:
             try:
                 self._again, again = call(*[torch.ops.aten.alias_copy(t) for t in inputs])
                 self._stays = again == described and not after.changed()
-            except (
-                RuntimeError,
-                TypeError,
-                ValueError,
-                TvaeError,
-            ) as error:  # it started from what the first call left
+            except (RuntimeError, TypeError, ValueError, TvaeError) as error:
                 if may_pass([error]):
                     raise
-                self._stays = False
+                self._stays = False  # it started from what the first call left
         return tensors, spec
 
     @property

@@ -36,7 +36,8 @@ _ALIKE = 1.02
 class Limits:
     """What a cell is held to. peak: times the plan that the peak may be; plan: times the peak that the plan may be;
     room: bytes that either may be off besides: cuBLAS alone keeps 32 MiB for each of two streams. seconds: beyond
-    ``times`` the untiled model's first call."""
+    ``times`` the untiled model's first call. warm: times that call, that the last of several may take where memory is
+    not limited, and a fiftieth of ``seconds``."""
 
     exact: float = 1e-5
     peak: float = 1.08
@@ -44,6 +45,7 @@ class Limits:
     room: int = 64 << 20
     times: float = 3.0
     seconds: float = 5.0
+    warm: float = 2.0
 
 
 @dataclass
@@ -179,7 +181,7 @@ class Bench:
         values += [last] if cell.calls > 1 else []
         plan = planned[0] if planned else tiled.plan(tuple(x.shape), cell.side, **options)
         self._memory(model, cell, x, calls, plan, budget, result)
-        self._time(calls, result)
+        self._time(calls, budget, result)
         return values, budget
 
     # -- what is asked of it -------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ class Bench:
         if not again and first >= self._meter.least and said > limits.plan * first + limits.room:
             result.fell.append(f"{said >> 20} MiB said for a peak of {first >> 20}")
 
-    def _time(self, calls: list[Call], result: Result) -> None:
+    def _time(self, calls: list[Call], budget: int | None, result: Result) -> None:
         facts, own = result.facts, result.facts["own_first"]
         facts["first"] = calls[0].seconds
         if len(calls) > 1:
@@ -232,6 +234,9 @@ class Bench:
             most = self._limits.times * own + self._limits.seconds
             if calls[0].seconds > most:
                 result.fell.append(f"a first call of {calls[0].seconds:.1f} s, {most:.1f} at most")
+            most = self._limits.warm * own + self._limits.seconds / 50
+            if budget is None and len(calls) > 1 and calls[-1].seconds > most:
+                result.fell.append(f"a later call of {calls[-1].seconds:.2f} s, {most:.2f} at most")
 
     def _judge(
         self,

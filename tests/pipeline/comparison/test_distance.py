@@ -27,6 +27,14 @@ def test_numpy_finds_the_same(dtype: torch.dtype, shape: tuple[int, ...]) -> Non
     assert distance.largest == np.abs(y - x).max()
 
 
+def test_complex_numbers() -> None:
+    first, second = torch.randn(5, dtype=torch.complex64), torch.randn(5)
+    for x, y in ((first, second), (second, first)):
+        distance = Distance()
+        distance.add(x, y)
+        assert distance.relative_l2 == pytest.approx(float((y - x).norm() / x.norm()), rel=1e-6)
+
+
 def test_ends() -> None:
     distance = Distance()
     distance.add(torch.zeros(3), torch.zeros(3))

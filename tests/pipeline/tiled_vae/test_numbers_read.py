@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_of_function import ModelOfFunction
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
@@ -31,12 +32,9 @@ def captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return count
 
 
-class Model(nn.Module):
+class Model(ModelOfFunction):
     def __init__(self, of: Callable[[Model, Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.of = of
-        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        super().__init__(of)
         self.factor = nn.Parameter(torch.tensor(0.5))
         self.register_buffer("ready", torch.tensor([True]))
         self.register_buffer("count", torch.tensor(3))

@@ -6,18 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from model_of_function import ModelOfFunction
+from torch import Tensor
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
 
 
-class Model(nn.Module):
+class Model(ModelOfFunction):
     def __init__(self, of: Callable[[Model, Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.of = of
-        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        super().__init__(of)
         self.register_buffer("count", torch.tensor(1.0))
         self.register_buffer("mean", torch.zeros(1, 3, 1, 1))
         self.register_buffer("seen", None)

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from model_of_function import ModelOfFunction
+from torch import Tensor
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
 
 
-class Model(nn.Module):
+class Model(ModelOfFunction):
     def __init__(self, of: Callable[[Model, Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.of = of
-        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        super().__init__(of)
         self.kept: Any = None
         self.table: dict[Any, Tensor] = {}
 
