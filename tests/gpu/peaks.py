@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from sweep import PUBLIC
 from sweeping.cells import Cell, cells_of
-from sweeping.check import Bench, Limits
+from sweeping.check import Bench
 from sweeping.families import swept
+from sweeping.limits import Limits
 from sweeping.meters import Call
 from sweeping.shared_card import take_share
 from sweeping.traces import told

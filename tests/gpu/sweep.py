@@ -22,8 +22,9 @@ from pathlib import Path
 
 import torch
 from sweeping.cells import Cell, Scale, cells_of
-from sweeping.check import Bench, Limits, Result
+from sweeping.check import Bench, Result
 from sweeping.families import swept
+from sweeping.limits import Limits
 from sweeping.report import Journal, measured, told
 from sweeping.shared_card import take_share
 from sweeping.untiled import is_lost

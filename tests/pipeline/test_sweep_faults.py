@@ -11,8 +11,9 @@ import pytest
 import torch
 from slow_but import slow_but
 from sweeping.cells import Cell
-from sweeping.check import Bench, Limits
+from sweeping.check import Bench
 from sweeping.families import swept
+from sweeping.limits import Limits
 from sweeping.meters import Call
 from torch import Tensor
 

@@ -17,6 +17,7 @@ from sweeping.budgets import Asked
 from sweeping.cells import Cell
 from sweeping.families import Swept, build
 from sweeping.inputs import input_of, latents_of, options_of
+from sweeping.limits import Limits
 from sweeping.meters import Call, kernels_on_disk, meter_of
 from sweeping.numbers import compared, errors_of
 from sweeping.untiled import Untiled, is_lost, line_of
@@ -30,22 +31,6 @@ Row = dict[str, Any]
 _OWN = "times the untiled model's error"
 _ALIKE = 1.02
 """Times the untiled model's own error in float32, that ours may be where that is beyond the limit."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a cell is held to. peak: times the plan that the peak may be; plan: times the peak that the plan may be;
-    room: bytes that either may be off besides: cuBLAS alone keeps 32 MiB for each of two streams. seconds: beyond
-    ``times`` the untiled model's first call. warm: times that call, that the last of several may take where memory is
-    not limited, and a fiftieth of ``seconds``."""
-
-    exact: float = 1e-5
-    peak: float = 1.08
-    plan: float = 1.25
-    room: int = 64 << 20
-    times: float = 3.0
-    seconds: float = 5.0
-    warm: float = 2.0
 
 
 @dataclass
