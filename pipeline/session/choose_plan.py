@@ -12,8 +12,9 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.constants import bytes_from_weights
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bitwise import fixed_schedule, smallest_fixed
-from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint, known_of
+from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint
 from tvae.pipeline.engine.plan.height_bands import HeightBands
+from tvae.pipeline.engine.plan.known import known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, bound, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least, too_small
 from tvae.pipeline.engine.plan.report import Plan, explain

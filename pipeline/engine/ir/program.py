@@ -218,6 +218,11 @@ class Program:
     """What planning has found out about it, by the type of what was found."""
 
     @cached_property
+    def given(self) -> frozenset[int]:
+        """Inputs, parameters and noise: what no op computes."""
+        return frozenset(op.id for op in self.ops if op.kind in ("input", "param", "noise"))
+
+    @cached_property
     def largest(self) -> int:
         """Elements of the largest value that has rows."""
         return largest_of(self.ops)

@@ -14,6 +14,8 @@ __all__ = ["levels", "read_from_buffer", "without_work"]
 
 _counted: WeakKeyDictionary[Program, dict[bool, Mapping[int, int]]] = WeakKeyDictionary()
 """What ``levels`` found, by ``deep``: a planner makes many schedules of a program."""
+_free: WeakKeyDictionary[Program, frozenset[int]] = WeakKeyDictionary()
+"""What ``without_work`` found."""
 
 
 def levels(program: Program, *, deep: bool = False) -> Mapping[int, int]:
@@ -72,8 +74,14 @@ def _first_uses(program: Program, level: Mapping[int, int]) -> dict[int, int]:
     return {i: first[i] for i in late - free - set(program.outputs) if first[i] > 0}
 
 
-def without_work(program: Program) -> set[int]:
+def without_work(program: Program) -> frozenset[int]:
     """What can be had from the inputs at any time without work: they are there, and values are only moved about."""
+    if program not in _free:
+        _free[program] = frozenset(_without_work(program))
+    return _free[program]
+
+
+def _without_work(program: Program) -> set[int]:
     found: set[int] = set()
     for op in program.ops:
         moved = _plain(op) and not op.work and found.issuperset(op.inputs) and op.id not in program.outputs

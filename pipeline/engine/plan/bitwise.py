@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.plan.footprint import Footprint, footprint, known_of
+from tvae.pipeline.engine.plan.footprint import Footprint, footprint
+from tvae.pipeline.engine.plan.known import known_of
 from tvae.pipeline.engine.plan.machine import Machine, seconds
 from tvae.pipeline.engine.plan.schedule import Place, Schedule
 from tvae.pipeline.engine.plan.smaller import ever_smaller

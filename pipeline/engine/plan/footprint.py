@@ -2,76 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from tvae.pipeline.engine.ir.program import Chunked, Op, Program
-from tvae.pipeline.engine.plan.bands_cost import Loop, bands_cost
-from tvae.pipeline.engine.plan.bounds import Rows, owned
+from tvae.pipeline.engine.plan.known import Known
 from tvae.pipeline.engine.plan.received import received_bytes
-from tvae.pipeline.engine.plan.schedule import LEAVING, PREFETCH, STAGES, Place, Schedule, Segment, all_strips
-from tvae.pipeline.engine.plan.strip_cost import Strip, count, strips_alike
-from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
-from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
+from tvae.pipeline.engine.plan.schedule import Place, Schedule
+from tvae.pipeline.engine.plan.segment_footprint import SegmentFootprint, segment_footprint
+from tvae.pipeline.engine.plan.whole_values import WholeValues
 
-__all__ = ["Footprint", "Known", "SegmentFootprint", "at_most", "footprint", "known_of", "segment_footprint"]
-
-
-@dataclass(frozen=True)
-class SegmentFootprint:
-    """Of one segment.
-
-    stored: bytes of buffers on the device; strip: what its fullest strip needs beside them; moved: bytes to and from
-    host and disk; spilled: those of them to and from disk; halo: rows beyond a strip's own in the buffer that needs
-    most; recompute: rows computed for each row owned, weighted by bytes; work: floating-point operations, halo
-    included; starts: operations started; copied: bytes that are read and written once more, for deferred writes, for
-    joins with kept rows, and for chunked attention; whole: bytes of whole values beside the
-    strips; before: the most that whole values and buffers take before the strips.
-    """
-
-    stored: int
-    strip: int
-    moved: int
-    halo: int
-    recompute: float
-    work: float
-    starts: int
-    copied: int
-    spilled: int
-    whole: int = 0
-    before: int = 0
-
-    @property
-    def beside(self) -> int:
-        """Bytes of buffers and whole values, beside the strips."""
-        return self.stored + self.whole
-
-    @property
-    def peak(self) -> int:
-        """Bytes where it is fullest."""
-        return max(self.beside + self.strip, self.before)
-
-
-@dataclass(frozen=True)
-class Known:
-    """Counts of earlier schedules of one program, by everything that they depend on. pays: values that cost less to
-    recompute than to move, by the rates that decide it."""
-
-    loops: dict[Any, Loop] = field(default_factory=dict)
-    strips: dict[Any, list[Strip]] = field(default_factory=dict)
-    pays: dict[Any, frozenset[int]] = field(default_factory=dict)
-
-
-def known_of(program: Program) -> Known:
-    """What earlier plans of a program counted; not the strips themselves, which take more memory than they save."""
-    known: Known = program.found.setdefault(Known, Known())
-    known.strips.clear()
-    return known
-
-
-_STARTS_A_CHUNK = 12
-"""Operations of one chunk of an attention and its merge."""
+__all__ = ["Footprint", "at_most", "bytes_elsewhere", "footprint"]
 
 
 @dataclass(frozen=True)
@@ -104,38 +44,72 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
 
     known: segments counted before, of schedules of the same program; those counted now are added.
     """
-    program, ops = schedule.program, schedule.program.ops
+    program, ops, places = schedule.program, schedule.program.ops, schedule.places
     known = known or Known()
-    passing = program.handed_over - {*program.outputs} - schedule.places.keys()
-    base = sum(schedule.bytes_of(i) for i in {*program.inputs} - passing - schedule.places.keys())
-    live, wholes = {*passing}, WholeValues(program)
-    device, away, most = base, {"host": 0, "disk": 0}, {"host": 0, "disk": 0}
+    passing = program.handed_over - {*program.outputs} - places.keys()
+    base = sum(schedule.bytes_of(i) for i in {*program.inputs} - passing - places.keys())
+    live, wholes, device = _Live(schedule, passing), WholeValues(program), base
     segments: list[SegmentFootprint] = []
-
-    def left(gone: Collection[int]) -> int:
-        return sum(schedule.bytes_of(i) for i in live if i not in gone)
-
     for segment in schedule.segments:
-        before = wholes.through(segment, left)
-        live -= {i for ids in last_uses(ops, segment).values() for i in ids}
-        made = {i for i in segment.sinks if not ops[i].reduction and schedule.places.get(i) != "caller"}
-        for id_ in made & schedule.places.keys():
-            away[schedule.places[id_]] += schedule.bytes_of(id_)
-        most = {place: max(most[place], away[place]) for place in most}
-        here = made - schedule.places.keys()
-        live |= set() if segment.single else here - segment.reuse.keys()
-        cost = replace(segment_footprint(schedule, segment, left(()), known), whole=wholes.bytes, before=before)
+        ends = known.of(program, segment).ends
+        before = wholes.through(segment, ends, live.without)
+        for ids in ends.values():
+            live.remove(ids)
+        here = [i for i in segment.sinks if not ops[i].reduction and i not in places]
+        if not segment.single:
+            live.add(i for i in here if i not in segment.reuse)
+        cost = segment_footprint(schedule, segment, live.bytes, known, whole=wholes.bytes, before=before)
         device = max(device, base + cost.peak)
         segments.append(cost)
-        live |= here | segment.reuse.keys()  # a single strip's values became the buffers
+        live.add(here)  # a single strip's values became the buffers
+        live.add(segment.reuse)
         if program.ranks:
-            device = max(device, base + left(()) + wholes.bytes + received_bytes(schedule, here))
-        live -= set(segment.drops)
+            device = max(device, base + live.bytes + wholes.bytes + received_bytes(schedule, here))
+        live.remove(segment.drops)
         wholes.drop(segment.drops)
+    away = bytes_elsewhere(schedule, places)
+    return Footprint(device, away["host"], away["disk"], tuple(segments))
+
+
+def bytes_elsewhere(schedule: Schedule, places: Mapping[int, Place]) -> dict[Place, int]:
+    """The most that buffers take on the host and on disk at once, were they in these places."""
+    away: dict[Place, int] = {"host": 0, "disk": 0}
+    most = dict(away)
+    if not places:
+        return most
+    ops = schedule.program.ops
+    for segment in schedule.segments:
+        for id_ in segment.sinks:
+            if not ops[id_].reduction and places.get(id_) in away:
+                away[places[id_]] += schedule.bytes_of(id_)
+        most = {place: max(most[place], away[place]) for place in most}
         for id_ in segment.drops:
-            if schedule.places.get(id_) in away:
-                away[schedule.places[id_]] -= schedule.bytes_of(id_)
-    return Footprint(device, most["host"], most["disk"], tuple(segments))
+            if places.get(id_) in away:
+                away[places[id_]] -= schedule.bytes_of(id_)
+    return most
+
+
+class _Live:
+    """Buffers on the device, and their bytes together."""
+
+    def __init__(self, schedule: Schedule, ids: Iterable[int]) -> None:
+        self._size, self._sizes, self.bytes = schedule.bytes_of, dict[int, int](), 0
+        self.add(ids)
+
+    def add(self, ids: Iterable[int]) -> None:
+        for i in ids:
+            if i not in self._sizes:
+                self._sizes[i] = size = self._size(i)
+                self.bytes += size
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Those of them that there are."""
+        for i in ids:
+            self.bytes -= self._sizes.pop(i, 0)
+
+    def without(self, gone: Iterable[int]) -> int:
+        """Bytes of the others."""
+        return self.bytes - sum(self._sizes.get(i, 0) for i in gone)
 
 
 def at_most(schedule: Schedule) -> int | None:
@@ -148,125 +122,3 @@ def at_most(schedule: Schedule) -> int | None:
     most += max((op.workspace(op.axis.rows) for op in ops if op.axis is not None), default=0)
     whole = (i for segment in schedule.segments for i in segment.whole)
     return most + 8 * sum(ops[j].bytes for i in whole for j in (i, *ops[i].inputs))  # and their workspaces
-
-
-def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: Known) -> SegmentFootprint:
-    """Of one segment of a schedule, or of a replacement for it. stored: bytes of its buffers. See ``footprint`` for
-    ``known``."""
-    away = frozenset((i, schedule.places[i]) for i in (*segment.reads, *segment.sinks) if i in schedule.places)
-    key = (_kind(segment), segment.deferred, segment.bands, away, segment.goes_early(schedule.program))
-    if key not in known.loops:
-        known.loops[key] = _strips_cost(schedule, segment, known)
-    return SegmentFootprint(stored, *known.loops[key])
-
-
-def _kind(segment: Segment) -> Hashable:
-    """What decides the strips of a segment, and what each of them computes."""
-    strips = len(segment.strips), segment.strips[0], segment.strips[-1]
-    return segment.body, segment.sinks, strips, segment.slides, segment.single
-
-
-def _strips(schedule: Schedule, segment: Segment, known: Known) -> list[Strip]:
-    fetched = frozenset(segment.reads & schedule.places.keys() if segment.slides else ())
-    key = (_kind(segment), fetched)
-    if key not in known.strips:
-        slid = {*segment.body, *fetched} if segment.slides else ()
-        known.strips[key] = strips_alike(schedule.program, segment, slid)
-    return known.strips[key]
-
-
-def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
-    if segment.bands:
-        return bands_cost(schedule, segment, _strips(schedule, segment, known))
-    program, ops, total = schedule.program, schedule.program.ops, schedule.program.rows
-    kept_whole = segment.reads if program.bitwise else frozenset()
-    sinks, away, single = set(segment.sinks), schedule.places, segment.single
-    picture, early = program.inputs[0], segment.goes_early(program) - away.keys()
-    deferred = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
-    lasting = {*deferred, *(sinks if single else ())}  # not freed after their last use
-    row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
-    peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
-    on_disk = {i for i, place in away.items() if place == "disk"}
-    strips = _strips(schedule, segment, known)
-    for strip in strips:
-        share, times = strip.share, strip.times
-        wanted, keeps = share.wanted, share.keeps
-        elsewhere = segment.reads & wanted.keys() & away.keys()
-        fetched = {i: row_bytes[i] * count(share.fresh[i]) for i in elsewhere}
-        leaving = {i: row_bytes[i] * count(share.present[i]) for i in sinks & wanted.keys() & away.keys()}
-        kept, on_their_way = sum(leaving.values()), sum(sorted(leaving.values())[-LEAVING:])
-        waiting = sum(row_bytes[i] * _above(ops[old], wanted, old, strip.rows, total) for i, old in deferred.items())
-        beside = PREFETCH * sum(fetched.values()) + (STAGES - PREFETCH) * on_their_way + 2 * waiting
-        beside += sum(row_bytes[i] * count(rows) for i, rows in strip.before.items())
-        beside += sum(row_bytes[i] * count(keeps[i]) for i in elsewhere & keeps.keys())
-        moved += int(times * (sum(fetched.values()) + kept))
-        spilled += int(times * sum(n for one in (fetched, leaving) for i, n in one.items() if i in on_disk))
-        starts += times * len(segment.body)
-        copied += times * strip.copied
-        # strips of the picture are copied into the layout of the buffers
-        laid_out = row_bytes[picture] * count(wanted[picture]) if picture in wanted and picture not in away else 0.0
-        taken = elsewhere if not program.bitwise or single else {i for i in segment.reads if i in wanted}
-        alive: dict[int, float] = {i: row_bytes[i] * count(share.present[i]) for i in taken if ops[i].axis is not None}
-        size = sum(alive.values())
-        for step in strip.steps:
-            op, id_, exact = step.op, step.op.id, step.exact
-            made, joined, extra = step.made, step.joined, step.workspace
-            stored = joined is None and way_of(op, share, sinks, away) is StripWay.STORED
-            in_place = exact and not program.bitwise
-            into_buffer = stored and made_in_buffer(op, away, deferred, exact=in_place, single=single)
-            made = 0.0 if into_buffer else made
-            over = written_over(op, alive, sinks | kept_whole, away, keeps) if made and exact and op.produce else None
-            if over is not None:
-                made = alive.pop(over)  # the result is written over it
-                size -= made
-            if joined is None:
-                alive[id_] = made
-            else:
-                alive[id_] = joined
-                peak = max(peak, size + joined + made + beside)
-            size += alive[id_]
-            beside += step.kept
-            if into_buffer and op.indirect:
-                extra += step.bytes
-            if laid_out and picture in op.inputs:
-                extra += laid_out
-            if step.rows and op.chunked and way_of(op, share, sinks, away) is StripWay.CHUNKED:
-                every = all_strips(segment, total)
-                extra, through, chunks, traffic = _chunked_cost(ops, op.chunked, step.rows, every, away, total)
-                copied += times * traffic
-                moved += int(times * through)
-                spilled += int(times * through) if on_disk.intersection(op.chunked.sources) else 0
-                starts += times * chunks * _STARTS_A_CHUNK
-            if size + extra + beside > peak:
-                peak = size + extra + beside
-            for i in step.last:
-                if i not in lasting:
-                    size -= alive.pop(i, 0.0)
-                if i in early:
-                    size -= schedule.bytes_of(i)  # stored until now
-    copied += sum(2 * schedule.bytes_of(i) for i in deferred)
-    computed = sum(strip.times * strip.computed for strip in strips)
-    needed = sum(strip.times * strip.owned for strip in strips)
-    work = sum(strip.times * strip.work for strip in strips)
-    halo = max(strip.halo for strip in strips)
-    return (int(peak), moved, halo, computed / needed if needed else 1.0, work, starts, int(copied), spilled)
-
-
-def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int) -> int:
-    """Rows above its own that a strip reads of a buffer: so many rows of the result wait for a deferred write."""
-    assert op.axis is not None
-    return max(0, owned(op.axis.rows, strip, total)[0] - wanted[id_][0]) if id_ in wanted else 0
-
-
-def _chunked_cost(
-    ops: Sequence[Op], chunked: Chunked, rows: int, strips: Sequence[Rows], away: Mapping[int, Place], total: int
-) -> tuple[float, float, int, int]:
-    """Of an op that reads in chunks: bytes it takes beside the strip, bytes that come from elsewhere, number of chunks,
-    bytes that it reads or writes of its workspace."""
-    here = [i for i in chunked.sources if i in away]
-    axis = ops[here[0]].axis
-    assert axis is not None
-    seen = max(count(owned(axis.rows, strip, total)) for strip in strips)
-    a_row = sum(ops[i].row_bytes for i in here)
-    beside = (1 + PREFETCH) * a_row * seen + chunked.workspace(rows, seen)
-    return beside, a_row * axis.rows, len(strips), chunked.traffic(rows, axis.rows)

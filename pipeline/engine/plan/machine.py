@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.plan.footprint import Footprint, SegmentFootprint
+from tvae.pipeline.engine.plan.footprint import Footprint
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
+from tvae.pipeline.engine.plan.segment_footprint import SegmentFootprint
 
 __all__ = ["CPU", "CUDA", "Bound", "Machine", "bound", "seconds", "segment_seconds"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvae.pipeline.engine.plan.schedule import Schedule, strips_of
+from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.plan.shard import rooms
+from tvae.pipeline.engine.plan.strips import strips_of
 
 __all__ = ["of_rank"]
 

@@ -11,18 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.plan.footprint import (
-    Footprint,
-    Known,
-    SegmentFootprint,
-    footprint,
-    known_of,
-    segment_footprint,
-)
+from tvae.pipeline.engine.plan.footprint import Footprint, footprint
 from tvae.pipeline.engine.plan.height_bands import HeightBands
+from tvae.pipeline.engine.plan.known import Known, known_of
 from tvae.pipeline.engine.plan.machine import Machine, seconds, segment_seconds
 from tvae.pipeline.engine.plan.raised import highest, in_strips, raised
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
+from tvae.pipeline.engine.plan.segment_footprint import SegmentFootprint, segment_footprint
 from tvae.pipeline.engine.plan.smaller import chains, ever_smaller
 from tvae.pipeline.engine.plan.ways import Prior, built, ways
 from tvae.pipeline.errors import PlanError

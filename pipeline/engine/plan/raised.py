@@ -10,8 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tvae.pipeline.engine.ir.program import Program, largest_of
-from tvae.pipeline.engine.plan.footprint import Footprint, Known, segment_footprint
-from tvae.pipeline.engine.plan.schedule import Schedule, Segment, strips_of
+from tvae.pipeline.engine.plan.footprint import Footprint
+from tvae.pipeline.engine.plan.known import Known
+from tvae.pipeline.engine.plan.schedule import Schedule, Segment
+from tvae.pipeline.engine.plan.segment_footprint import segment_footprint
+from tvae.pipeline.engine.plan.strips import strips_of
 
 __all__ = ["highest", "highest_of_all", "in_strips", "raised"]
 

@@ -23,6 +23,8 @@ class _Segment(Protocol):
 def reused(ops: Sequence[Op], segment: _Segment, dying: frozenset[int], away: Collection[int]) -> dict[int, int]:
     """Sinks that can be written over a buffer which they are the last to read, row by row."""
     found: dict[int, int] = {}
+    if not dying:
+        return found
     readers: dict[int, list[int]] = {}
     for b in segment.body:
         for i in ops[b].inputs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 from tvae.pipeline.engine.ir.axis import Axis
@@ -17,6 +16,7 @@ from tvae.pipeline.engine.plan.barriers import levels, read_from_buffer, without
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.reuse import deferred_writes, reused
 from tvae.pipeline.engine.plan.shard import rooms
+from tvae.pipeline.engine.plan.strips import strips_of
 from tvae.pipeline.errors import PlanError
 
 __all__ = [
@@ -26,13 +26,11 @@ __all__ = [
     "Place",
     "Schedule",
     "Segment",
-    "all_strips",
     "by_rows",
-    "divided",
+    "cut_up",
     "movable",
     "placed",
     "schedule",
-    "strips_of",
 ]
 
 STAGES, PREFETCH = 3, 1
@@ -154,11 +152,25 @@ def schedule(
     compute once more in each segment that reads them, rather than store them. slides: numbers of the segments whose
     strips do (see ``sliding``). Raises PlanError.
     """
+    plan = cut_up(program, strip_rows, cuts, deep=deep, recomputed=recomputed, slides=slides)
+    return placed(plan, places or {})
+
+
+def cut_up(
+    program: Program,
+    strip_rows: int,
+    cuts: Mapping[int, int] | None = None,
+    *,
+    deep: bool = False,
+    recomputed: Collection[int] = (),
+    slides: Collection[int] = (),
+) -> Schedule:
+    """The same before values are written over buffers and buffers are placed."""
     if strip_rows < 1:
         raise PlanError(f"a strip has at least one row, not {strip_rows}")
     ops = program.ops
     level = _with_cuts(levels(program, deep=deep), cuts or {})
-    given = frozenset(o.id for o in ops if o.kind in ("input", "param", "noise"))
+    given = program.given
     stored = _stored(program, level, given, recomputed) | given
     strips = strips_of(program, strip_rows)
     members: list[list[Op]] = [[] for _ in range(1 + max(level.values(), default=0))]
@@ -173,30 +185,16 @@ def schedule(
         for id_ in (*sinks, *(j for b in body for j in ops[b].inputs if ops[j].axis is None or j in stored)):
             used[id_] = max(used.get(id_, n), n)
     kept = {*program.outputs, *program.params} | ({*program.inputs} - program.handed_over)
+    drops: list[list[int]] = [[] for _ in cut]
+    for id_, at in used.items():
+        if id_ not in kept:
+            drops[at].append(id_)
     segments = []
     for n, (whole, body, sinks, reads) in enumerate(cut):
-        drops = tuple(i for i, at in used.items() if at == n and i not in kept)
         slide = n in slides and len(strips) > 1
         together = program.ranks is not None  # a buffer has rows of other ranks beside a strip's own
-        segments.append(Segment(whole, body, sinks, reads, drops, strips, slides=slide, buffered=together))
-    return placed(Schedule(program, tuple(segments), stored, strip_rows, defer=True), places or {})
-
-
-def strips_of(program: Program, height: int) -> tuple[Rows, ...]:
-    """Ranges of input rows, in order: of all, or of those that this rank owns."""
-    return divided(*program.own, height)
-
-
-def all_strips(segment: Segment, total: int) -> tuple[Rows, ...]:
-    """Of all ranks together, where several share a program of so many rows: as high as this rank's."""
-    (first, _), (_, last) = segment.strips[0], segment.strips[-1]
-    return segment.strips if (first, last) == (0, total) else divided(0, total, segment.strips[0][1] - first)
-
-
-@lru_cache(maxsize=64)
-def divided(first: int, last: int, height: int) -> tuple[Rows, ...]:
-    """Rows in strips. Cached: a planner asks for the same few many times, and there may be thousands of strips."""
-    return tuple((lo, min(lo + height, last)) for lo in range(first, last, height))
+        segments.append(Segment(whole, body, sinks, reads, tuple(drops[n]), strips, slides=slide, buffered=together))
+    return Schedule(program, tuple(segments), stored, strip_rows, defer=True)
 
 
 def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) -> Schedule:
@@ -206,13 +204,12 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) 
     defer: with deferred writes, for strips that read rows beyond their own: at the price of a copy.
     """
     program, changed = plan.program, {i for i, _ in places.items() ^ plan.places.items()}
-    given = {o.id for o in program.ops if o.kind in ("input", "param", "noise")}
     segments = []
     for segment in plan.segments:
         if defer == plan.defer and changed.isdisjoint(segment.reads) and changed.isdisjoint(segment.sinks):
             segments.append(segment)
             continue
-        dying = (segment.reads & set(segment.drops)) - given - places.keys()
+        dying = (segment.reads & set(segment.drops)) - program.given - places.keys()
         reuse = reused(program.ops, segment, dying, places)
         later, over = defer and not segment.slides, dying - set(reuse.values())
         deferred = deferred_writes(program.ops, segment, over, places, reuse) if later else {}

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.plan.footprint import Footprint, Known, footprint
+from tvae.pipeline.engine.plan.footprint import Footprint, bytes_elsewhere, footprint
+from tvae.pipeline.engine.plan.known import Known
 from tvae.pipeline.engine.plan.machine import Machine
 from tvae.pipeline.engine.plan.recompute import worth_recomputing
-from tvae.pipeline.engine.plan.schedule import Place, Schedule, movable, placed, schedule
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, cut_up, movable, placed, schedule
 from tvae.pipeline.engine.plan.ways import Way, built, ways
 
 __all__ = ["chains", "ever_smaller"]
@@ -46,7 +47,7 @@ def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> froze
 
 
 def _recomputing(program: Program, deep: bool, recomputed: Collection[int]) -> Schedule:
-    return schedule(program, program.rows, deep=deep, recomputed=recomputed)
+    return cut_up(program, program.rows, deep=deep, recomputed=recomputed)
 
 
 def ever_smaller(
@@ -101,11 +102,10 @@ def ever_smaller(
             if id_ in again or id_ not in spans:
                 continue
             places[id_] = machine.elsewhere
-            plan = placed(plan, places, defer=True)
-            if machine.host is not None and footprint(plan, known).host > machine.host:
+            if machine.host is not None and bytes_elsewhere(plan, places)["host"] > machine.host:
                 places[id_] = "disk"
-                plan = placed(plan, places, defer=True)
             del spans[id_]
+        plan = placed(plan, places, defer=True)
 
 
 def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.barriers import levels
 from tvae.pipeline.engine.plan.cuts import optional_cuts
-from tvae.pipeline.engine.plan.footprint import Known, footprint
+from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.known import Known
 from tvae.pipeline.engine.plan.machine import Machine, segment_seconds
-from tvae.pipeline.engine.plan.schedule import Place, Schedule, schedule, strips_of
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, schedule
+from tvae.pipeline.engine.plan.strips import strips_of
 from tvae.pipeline.engine.plan.structure import Structure, structure
 
 __all__ = ["Prior", "Way", "built", "ways"]
@@ -102,6 +104,15 @@ def built(
     program: Program, rows: int, places: Mapping[int, Place], way: Way, machine: Machine, known: Known
 ) -> Schedule:
     """The schedule. Of the segments that may slide, those slide that are faster so."""
+    key = rows, frozenset(places.items()), frozenset(way.cuts.items()), way.deep, way.slide, machine
+    if key not in known.built:
+        known.built[key] = _built(program, rows, places, way, machine, known)
+    return known.built[key]
+
+
+def _built(
+    program: Program, rows: int, places: Mapping[int, Place], way: Way, machine: Machine, known: Known
+) -> Schedule:
     plan = schedule(program, rows, places, way.cuts, deep=way.deep)
     if not way.slide:
         return plan

@@ -7,7 +7,7 @@ every operation. Each value is freed after its last use, as it is in the model i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tvae.pipeline.engine.ir.constants import made_of_weights
 from tvae.pipeline.engine.ir.op_facts import VIEWS, Elements, is_view
@@ -29,32 +29,38 @@ def last_uses(ops: Sequence[Op], segment: Segment) -> dict[int, list[int]]:
     return found
 
 
+class _Facts:
+    """What is the same in every schedule of a program."""
+
+    def __init__(self, program: Program) -> None:
+        wholes = [o.id for o in program.ops if o.axis is None and o.reduction is None and o.kind == "call"]
+        self.inputs, self.memory = frozenset(program.inputs), memory_of(program.ops, wholes, ())
+        self.rows_last = _rows_last(program.ops, wholes)
+        self.free = frozenset((*program.params, *(o.id for o in made_of_weights(program))))
+        self.noise = [op.id for op in program.ops if op.kind == "noise"]
+
+
 class WholeValues:
     """Bytes of whole values that are alive, as a run goes through its segments: noise, which is drawn at the start, and
     what is computed whole. Values of weights alone count as weights."""
 
     def __init__(self, program: Program) -> None:
-        self._ops, self._inputs = program.ops, set(program.inputs)
-        wholes = [o.id for o in program.ops if o.axis is None and o.reduction is None and o.kind == "call"]
-        self._memory = memory_of(program.ops, wholes, ())
-        self._rows_last = _rows_last(program.ops, wholes)
-        self._free = {*program.params, *(o.id for o in made_of_weights(program))}
-        self._alive: dict[int, set[int]] = {}
-        for op in program.ops:
-            if op.kind == "noise":
-                self._alive[op.id] = {op.id}
+        self._ops = program.ops
+        facts = program.found.get(_Facts) or program.found.setdefault(_Facts, _Facts(program))
+        self._inputs, self._memory = facts.inputs, facts.memory
+        self._rows_last, self._free = facts.rows_last, facts.free
+        self._alive: dict[int, set[int]] = {i: {i} for i in facts.noise}
+        self.bytes = sum(self._ops[i].bytes for i in facts.noise)
+        """Of all of them now."""
 
-    @property
-    def bytes(self) -> int:
-        """All of them now."""
-        return sum(self._ops[root].bytes for root in self._alive)
-
-    def through(self, segment: Segment, goes: Callable[[Collection[int]], int]) -> int:
+    def through(
+        self, segment: Segment, ends: Mapping[int, Collection[int]], goes: Callable[[Collection[int]], int]
+    ) -> int:
         """Compute a segment's whole values one after the other. Gives the most that was alive at once.
 
-        goes: given the buffers that were freed on the way, returns the bytes of the others.
+        ends: its ``last_uses``. goes: given the buffers that were freed on the way, returns the bytes of the others.
         """
-        most, gone, ends = 0, set[int](), last_uses(self._ops, segment)
+        most, gone = 0, set[int]()
         for id_ in segment.whole:
             self._make(id_)
             most = max(most, self.bytes + self._workspace(self._ops[id_]) + goes(gone))
@@ -70,12 +76,16 @@ class WholeValues:
                 self._alive[root].remove(id_)
                 if not self._alive[root]:
                     del self._alive[root]
+                    self.bytes -= self._ops[root].bytes
 
     def _make(self, id_: int) -> None:
         root = self._memory[id_]
         alone = self._ops[root].axis is None and root not in self._free and root not in self._inputs
         if alone:  # a view of a buffer takes nothing of its own
-            self._alive.setdefault(root, set()).add(id_)
+            if root not in self._alive:
+                self._alive[root] = set()
+                self.bytes += self._ops[root].bytes
+            self._alive[root].add(id_)
 
     def _workspace(self, op: Op) -> int:
         """Bytes that PyTorch takes beside operands and results (measured on a CPU), and copies: the operation's

@@ -12,8 +12,9 @@ from tvae.pipeline.engine.ir.axis import Axis, crop, rows_of, shape_of_rows
 from tvae.pipeline.engine.ir.layout import room_like
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import Schedule, Segment, divided
+from tvae.pipeline.engine.plan.schedule import Schedule, Segment
 from tvae.pipeline.engine.plan.shard import held_rows, own_rows, travels
+from tvae.pipeline.engine.plan.strips import divided
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.storage import Boundary, OwnRows, Pending
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, arrived, as_message, room_for, swap, swap_rows, widened

@@ -11,9 +11,10 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.axis import crop, place, rows_of
 from tvae.pipeline.engine.ir.program import Chunked, Op, Read
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import Schedule, Segment, all_strips
+from tvae.pipeline.engine.plan.schedule import Schedule, Segment
 from tvae.pipeline.engine.plan.sliding import Share
 from tvae.pipeline.engine.plan.strip_ways import StripOp, StripWay, made_in_buffer
+from tvae.pipeline.engine.plan.strips import all_strips
 from tvae.pipeline.engine.run.buffers import Buffers
 from tvae.pipeline.engine.run.chunked_attention import attend_in_chunks
 from tvae.pipeline.engine.run.deferred_writes import DeferredWrites
@@ -173,7 +174,7 @@ class StripRun:
 
     def _ranges(self, chunked: Chunked) -> list[Rows]:
         """Rows of what an op reads in chunks, as many at a time as the strips own."""
-        axis, strips = self.ops[chunked.sources[0]].axis, all_strips(self.segment, self.total)
+        axis, strips = self.ops[chunked.sources[0]].axis, all_strips(self.segment.strips, self.total)
         assert axis is not None
         return [rows for s in strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
 

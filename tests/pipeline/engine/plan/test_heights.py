@@ -19,10 +19,12 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import raised
-from tvae.pipeline.engine.plan.footprint import footprint, known_of
+from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.known import known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine
 from tvae.pipeline.engine.plan.planner import fitting, least
-from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule, strips_of
+from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule
+from tvae.pipeline.engine.plan.strips import strips_of
 from tvae.pipeline.engine.run.execute import execute
 
 MACHINES = {"disk": CPU, "host": CUDA}

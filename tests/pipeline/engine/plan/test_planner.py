@@ -13,7 +13,8 @@ from small_models import Attention, Block, LinearAttention, Residual, TwoNorms, 
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan import planner, smaller
-from tvae.pipeline.engine.plan.footprint import footprint, known_of
+from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.known import known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine
 from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.schedule import movable, placed, schedule

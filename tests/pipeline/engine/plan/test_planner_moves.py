@@ -19,6 +19,7 @@ from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import planner, smaller
 from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.known import Known
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, schedule
@@ -84,7 +85,7 @@ def test_optional_cuts_stay_when_buffers_leave(monkeypatch: pytest.MonkeyPatch) 
     every = [
         (plan, cost.device)
         for way in planner.ways(program, 8, machine, {})
-        for plan, cost in smaller.ever_smaller(program, 8, machine, {}, way, frozenset(), {})
+        for plan, cost in smaller.ever_smaller(program, 8, machine, {}, way, frozenset(), Known())
     ]
     assert {len(plan.segments) for plan, _ in every if plan.places} == {len(cut.segments)}
     assert min(size for _, size in every) == least(program, (8,), machine, {})
@@ -183,7 +184,7 @@ def test_attentions_keys_stay_while_anything_as_large_could_go() -> None:
     program = large(Attending)
     keys = program.chunkable
     assert keys
-    plans = [plan for plan, _ in smaller.ever_smaller(program, 64, CUDA, {}, smaller.Way({}), frozenset(), {})]
+    plans = [plan for plan, _ in smaller.ever_smaller(program, 64, CUDA, {}, smaller.Way({}), frozenset(), Known())]
     before = next(a for a, b in itertools.pairwise(plans) if keys & b.places.keys())
     attending = next(n for n, part in enumerate(before.segments) if any(program.ops[i].chunked for i in part.body))
     spans = smaller._spans(before, before.places)
