@@ -47,7 +47,7 @@ def convert(
     parts = _in_space([*reader], reader.meta, space)
     meta = replace(reader.meta, space=replace(reader.meta.space, name=space))
     write_latents(target, parts, meta, streams_of=reader, overwrite=overwrite)
-    return _lost(reader) if target.suffix.lower() in WRITTEN else []
+    return _lost(reader, parts) if target.suffix.lower() in WRITTEN else []
 
 
 def suits(target: Path, meta: LatentsMeta | None) -> None:
@@ -80,7 +80,12 @@ def write_latents(
         write_foreign(target, joined(parts, meta))
     elif suffix == latents.IMAGE_SUFFIX:
         (part,) = parts
-        latents.write_image_latents(target, joined(parts, meta), meta, repeated=part.repeated, overwrite=overwrite)
+        alpha = None if part.alpha is None else latents.alpha_text(part.alpha)
+        if part.alpha is not None and alpha is None:
+            raise InputError(f"{target}: the picture's alpha is too large to be kept beside its latents")
+        latents.write_image_latents(
+            target, joined(parts, meta), meta, repeated=part.repeated, alpha=alpha, overwrite=overwrite
+        )
     else:
         _write_clip(target, parts, meta, streams_of, overwrite)
 
@@ -150,11 +155,12 @@ def _write_clip(
         writer.commit(record, 0 if streams_of is None else streams_of.dropped)
 
 
-def _lost(reader: LatentsReader) -> list[str]:
+def _lost(reader: LatentsReader, parts: list[LatentsPart]) -> list[str]:
     """What files of values alone leave out."""
     kinds = {
         "the sound and other streams": bool(reader.streams and reader.streams.get("streams")),
         "the frames' times": reader.meta.kind == "video" and reader.meta.source.name != reader.path.name,
+        "the picture's alpha": parts[0].alpha is not None,
         "which part of the picture is padding": any(reader.meta.geometry.pad),
     }
     lost = [name for name, there in kinds.items() if there]

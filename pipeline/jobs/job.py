@@ -22,12 +22,14 @@ from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
 from tvae.pipeline.memory.amount import parse_size
 
 __all__ = [
+    "ALPHAS",
     "AUDIOS",
     "EXISTINGS",
     "OPERATIONS",
     "POSTERIORS",
     "SPACES",
     "SPLITS",
+    "Alpha",
     "Audio",
     "Existing",
     "Job",
@@ -46,6 +48,7 @@ Operation = Literal["encode", "decode", "roundtrip", "cache"]
 PosteriorKind = Literal["mean", "sample", "moments"]
 Space = Literal["raw", "model"]
 Audio = Literal["copy", "none"]
+Alpha = Literal["keep", "drop"]
 Existing = Literal["skip", "overwrite", "keep"]
 """Outputs that are there already: *skip* those made from the same source, VAE and options and make the others anew,
 *overwrite* all, *keep* all whatever they hold."""
@@ -56,6 +59,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 POSTERIORS: tuple[PosteriorKind, ...] = get_args(PosteriorKind)
 SPACES: tuple[Space, ...] = get_args(Space)
 AUDIOS: tuple[Audio, ...] = get_args(Audio)
+ALPHAS: tuple[Alpha, ...] = get_args(Alpha)
 EXISTINGS: tuple[Existing, ...] = get_args(Existing)
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -177,6 +181,8 @@ class Job:
     fps: Fraction | None = None
     """Constant frame rate to write; None keeps each frame's own timestamp."""
     audio: Audio = "copy"
+    alpha: Alpha = "keep"
+    """Of images: *keep* it in latents and in pictures whose format has it, or *drop* it."""
     color: str | None = None
     """Matrix and range to store a video in; None keeps the source's."""
 
@@ -205,6 +211,7 @@ class Job:
             ("posterior", POSTERIORS),
             ("space", SPACES),
             ("audio", AUDIOS),
+            ("alpha", ALPHAS),
             ("existing", EXISTINGS),
             ("sandbox", SANDBOXES),
             ("split", SPLITS),

@@ -15,6 +15,7 @@ Nothing but safetensors is needed to read one.
 
 from __future__ import annotations
 
+from tvae.pipeline.latents.alpha import alpha_text
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX, write_image_latents
 from tvae.pipeline.latents.meta import (
     Geometry,
@@ -51,6 +52,7 @@ __all__ = [
     "SpaceRecord",
     "VaeIdentity",
     "VideoLatentsWriter",
+    "alpha_text",
     "check_vae",
     "fingerprint",
     "is_latents",
