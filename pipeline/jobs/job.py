@@ -168,7 +168,8 @@ class Job:
     space: Space = "raw"
 
     allow_other_vae: bool = False
-    """Decode latents of tvae by a VAE that did not make them, where its geometry is the same."""
+    """Take latents of tvae, or a cache that it wrote, for those of a VAE that did not make them, where its geometry is
+    the same."""
     latents_space: Space | None = None
     """Of latents that other programs wrote, for decode: they do not say. None: there are none of those."""
     latents_key: str | None = None
@@ -230,7 +231,7 @@ class Job:
                 raise UsageError("a cache's files have the names that its trainer looks for; leave naming out")
             check_naming(self.naming)
         if self.allow_other_vae and self.vae is None:
-            raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")
+            raise UsageError("--allow-other-vae takes a VAE that you name: pass --vae, too")
         if self.vae_of is not None and self.vae is None:
             raise UsageError("--vae-of says which model the file of --vae is of: pass --vae, too")
         if self.latents_space is not None and self.latents_space not in SPACES:

@@ -34,6 +34,7 @@ from tvae.pipeline.latents.reader import (
     is_latents,
     latents_done,
     open_latents,
+    same_vae,
     source_of,
 )
 from tvae.pipeline.latents.said import said_of_latents
@@ -60,6 +61,7 @@ __all__ = [
     "latents_done",
     "open_latents",
     "said_of_latents",
+    "same_vae",
     "source_of",
     "tidy_done",
     "write_image_latents",

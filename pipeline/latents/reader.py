@@ -192,6 +192,12 @@ def _say(message: str) -> None:
     _log.warning(message)
 
 
+def same_vae(made: VaeIdentity, model: VaeIdentity) -> bool:
+    """Is it the VAE that made latents, or a copy of it in another file or type?"""
+    same = made.weights_sha256 == model.weights_sha256 or same_values(made.values, model.values)
+    return same and made.class_name == model.class_name
+
+
 def check_vae(reader: LatentsReader, model: VaeIdentity, *, other: bool = False) -> None:
     """`InputError` when the latents were made by another VAE than the one at hand. Its configuration may differ in what
     their geometry does not tell. other: it may be another one of the same geometry."""
