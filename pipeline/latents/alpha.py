@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tvae.pipeline.files.checked import parse_json
+from tvae.pipeline.media.room import MAX_PIXELS
 
 __all__ = ["ALPHA", "alpha_in", "alpha_text"]
 
@@ -25,7 +26,9 @@ MOST_TEXT = 48 << 20
 
 
 def alpha_text(levels: np.ndarray) -> str | None:
-    """Of uint8 [H, W], 255: opaque. None where it would be too long."""
+    """Of uint8 [H, W], 255: opaque. None where it would be too long, or of more pixels than are read back."""
+    if levels.size > MAX_PIXELS:
+        return None
     packed = base64.b64encode(zlib.compress(np.ascontiguousarray(levels).data, 6)).decode()
     return json.dumps({"levels": packed}) if len(packed) <= MOST_TEXT else None
 
@@ -40,6 +43,8 @@ def alpha_in(texts: Mapping[str, str], size: tuple[int, int]) -> np.ndarray | No
     said = parse_json(texts[ALPHA])
     packed = said.get("levels") if isinstance(said, dict) else None
     width, height = size
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"metadata.alpha is of a picture of {width}x{height}, larger than any that is read")
     try:
         stream = zlib.decompressobj()
         levels = stream.decompress(base64.b64decode(packed or "", validate=True), width * height + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from safetensors import safe_open
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.tensor_write import save_file
-from tvae.pipeline.latents import LatentsMeta, PartRecord, alpha_text, open_latents, write_image_latents
+from tvae.pipeline.latents import Geometry, LatentsMeta, PartRecord, alpha_text, open_latents, write_image_latents
 from tvae.pipeline.latents.meta import to_strings
 
 LATENTS = torch.arange(24, dtype=torch.float32).reshape(4, 2, 3)
@@ -75,6 +76,17 @@ def test_what_is_no_alpha_of_the_picture_is_damage(tmp_path: Path, image_meta: L
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_a_picture_that_claims_to_be_huge_is_refused_before_it_is_unpacked(
+    tmp_path: Path, image_meta: LatentsMeta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvae.pipeline.latents.alpha.zlib", None)
+    huge = replace(image_meta, vae=replace(image_meta.vae, spatial_factor=4096), geometry=Geometry(3 * 4096, 1 << 17))
+    texts = to_strings(huge, PartRecord()) | {"alpha": packed(b"")}
+    save_file({"latents": torch.zeros(4, 32, 3)}, tmp_path / "a.safetensors", texts)
+    with pytest.raises(InputError, match="larger than any that is read"):
+        list(open_latents(tmp_path / "a.safetensors"))
+
+
 def test_the_checksum_covers_it(tmp_path: Path, image_meta: LatentsMeta) -> None:
     path = tmp_path / "a.safetensors"
     write_image_latents(path, {"latents": LATENTS}, image_meta, alpha=alpha_text(LEVELS))
@@ -92,3 +104,4 @@ def test_one_that_is_too_long_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.pipeline.latents.alpha.MOST_TEXT", 100)
     assert alpha_text(LEVELS) is None
     assert alpha_text(np.zeros((13, 21), np.uint8)) is not None
+    assert alpha_text(np.broadcast_to(np.uint8(0), (1 << 15, 1 + (1 << 15)))) is None
