@@ -28,6 +28,7 @@ def batch(
     dry_run: options.DryRun = False,
     print_config: of_batch.PrintConfig = False,
     schema: of_batch.Schema = False,
+    verify: of_batch.Verify = False,
     retries: of_batch.Retries = 0,
     fail_fast: of_batch.FailFast = False,
     max_failures: of_batch.MaxFailures = None,
@@ -82,7 +83,7 @@ def batch(
         if engine is not None and claim:
             raise UsageError("--claim and --engine ray cannot be used together; the cluster shares the items itself")
 
-        from tvae.pipeline.batch.check import VERIFY
+        from tvae.pipeline.batch.check import VERIFY, check_of
         from tvae.pipeline.batch.job_file import Step, read_job_file
         from tvae.pipeline.batch.report import check_places, expect, keep_rates, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, check_shared, run_batch
@@ -90,6 +91,8 @@ def batch(
         from tvae.pipeline.jobs import Event, RunStarted
 
         steps = read_job_file(Path(job_file))
+        if verify:
+            steps.append(check_of({step.output: step.said_output for step in steps if isinstance(step, Step)}))
         if print_config:
             from tvae.pipeline.batch.text import as_toml
 

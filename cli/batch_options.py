@@ -20,6 +20,7 @@ __all__ = [
     "Retries",
     "Schema",
     "ShardText",
+    "Verify",
     "WorkerCount",
     "WorkerCpus",
     "WorkerGpus",
@@ -39,6 +40,10 @@ Retries = Annotated[
     typer.Option(
         "--retries", min=0, max=20, help="Try an item again that failed for the system or for memory, after 1, 2, 4… s."
     ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify", help="At the end read all that the job has written whole, as a step that verifies does."),
 ]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Begin nothing else after the first failure.")]
 MaxFailures = Annotated[

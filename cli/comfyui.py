@@ -46,4 +46,4 @@ def install(
             return
         tell(printable(f"{path}{'' if written else ' (was there already)'}"))
         if written:
-            say("start ComfyUI anew to see the nodes; tvae has to be installed in its Python")
+            say("restart ComfyUI to see the nodes; tvae has to be installed in its Python")

@@ -86,6 +86,15 @@ Pictures = Annotated[
         rich_help_panel=CACHE,
     ),
 ]
+AllowOtherVae = Annotated[
+    bool,
+    typer.Option(
+        "--allow-other-vae",
+        help="Take the latents for those of the VAE of --vae even if another one of the same geometry made them (a "
+        "finetuned decoder).",
+        rich_help_panel=options.LATENTS,
+    ),
+]
 Size = Annotated[
     str | None,
     typer.Option(
@@ -116,6 +125,7 @@ def convert(
     vae: options.LatentsVae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
+    allow_other_vae: AllowOtherVae = False,
     space: options.ForeignSpace = None,
     to_space: ToSpace = None,
     key: options.ForeignKey = None,
@@ -157,6 +167,7 @@ def convert(
                 vae=vae,
                 vae_of=vae_of,
                 allow_pickle=allow_pickle,
+                allow_other_vae=allow_other_vae,
                 latents_space=space,
                 latents_key=key,
                 size=wanted,
@@ -169,7 +180,8 @@ def convert(
         _refuse({"--space": space, "--key": key}, "of single files; caches have their own")
         if came_from is None:
             _refuse(_of_from(from_arch, pictures, target_fps), "of caches that are read: pass --from, too")
-            _refuse({"--vae": vae, "--vae-of": vae_of}, "of --from; tvae's latents say which VAE they are of")
+            of_from: dict[str, object] = {"--vae": vae, "--vae-of": vae_of, "--allow-other-vae": allow_other_vae}
+            _refuse(of_from, "of --from; tvae's latents say which VAE they are of")
         if trainer is None:
             _refuse({"--from-arch": from_arch}, "of conversions from one cache into another; pass --arch")
             _refuse({"--posterior": posterior, "--seed": seed}, "of --for")
@@ -190,6 +202,7 @@ def convert(
             vae=vae,
             vae_of=vae_of,
             allow_pickle=allow_pickle,
+            allow_other_vae=allow_other_vae,
             device="cpu",
             size=wanted,
             seed=seed,

@@ -43,6 +43,7 @@ def decode(
     enc: options.Enc = None,
     fps: options.Fps = None,
     audio: options.Audio = "copy",
+    alpha: options.Alpha = "keep",
     sandbox: options.Sandbox = "auto",
     color: options.Color = None,
     json: options.Json = False,
@@ -97,6 +98,7 @@ def decode(
             encoder_options=arguments.parse_pairs(enc),
             fps=arguments.parse_fps(fps),
             audio=audio,
+            alpha=alpha,
             sandbox=sandbox,
             color=color,
         )

@@ -42,6 +42,7 @@ def encode(
     seed: options.Seed = 0,
     space: options.Space = "raw",
     audio: options.KeepAudio = "copy",
+    alpha: options.KeepAlpha = "keep",
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -91,6 +92,7 @@ def encode(
             seed=seed,
             space=space,
             audio=audio,
+            alpha=alpha,
         )
         if print_config:
             tell_job(job)

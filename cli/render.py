@@ -81,7 +81,7 @@ class Display:
             case jobs.ItemSkipped():
                 self._result(printable(f"{event.input} -> {event.output}  skipped: {event.reason}"))
             case jobs.ItemPlanned():
-                exists = "  (exists; made anew if it is outdated)" if event.exists else ""
+                exists = "  (exists; made again if it is outdated)" if event.exists else ""
                 if event.state is not None:
                     exists = f"  {event.state}" + ("" if event.reason is None else f": {event.reason}")
                 self._result(printable(f"{event.input} -> {event.output}{exists}"))

@@ -44,6 +44,7 @@ def roundtrip(
     enc: options.Enc = None,
     fps: options.Fps = None,
     audio: options.Audio = "copy",
+    alpha: options.Alpha = "keep",
     color: options.Color = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -96,6 +97,7 @@ def roundtrip(
             encoder_options=arguments.parse_pairs(enc),
             fps=arguments.parse_fps(fps),
             audio=audio,
+            alpha=alpha,
             color=color,
         )
         if print_config:

@@ -36,7 +36,8 @@ def _latents(values: Values) -> Iterator[str]:
     whole = "complete" if values["complete"] else "one file of a folder"
     yield f"latents of {_article(values['kind'])}, {whole}"
     width, height = geometry["resized"] or (geometry["source_width"], geometry["source_height"])
-    yield f"  source    {values['source']['name']}, {_frames(values, f'{width}x{height}')}"
+    alpha = ", with alpha" if values["has_alpha"] else ""
+    yield f"  source    {values['source']['name']}, {_frames(values, f'{width}x{height}')}{alpha}"
     yield f"  vae       {vae['id']} ({vae['class_name']})"
     shapes = [next(iter(part["tensors"].values()))["shape"] for part in values["parts"]]
     shape = list(shapes[0])

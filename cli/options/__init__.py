@@ -22,6 +22,7 @@ from tvae.cli.options.latents import (
     AllowOtherVae,
     ForeignKey,
     ForeignSpace,
+    KeepAlpha,
     KeepAudio,
     Posterior,
     Seed,
@@ -50,7 +51,7 @@ from tvae.cli.options.model import (
 )
 from tvae.cli.options.picture import Align, Fit, MaxMegapixels, Sandbox, Size
 from tvae.cli.options.report import Json, NoProgress, Quiet, Verbose
-from tvae.cli.options.writing import Audio, Codec, Color, Crf, Enc, Fps, PixFmt
+from tvae.cli.options.writing import Alpha, Audio, Codec, Color, Crf, Enc, Fps, PixFmt
 
 __all__ = [
     "LATENTS",
@@ -58,6 +59,7 @@ __all__ = [
     "AllowOtherVae",
     "AllowPickle",
     "AllowWhole",
+    "Alpha",
     "Arch",
     "Audio",
     "Batch",
@@ -80,6 +82,7 @@ __all__ = [
     "Fps",
     "Inputs",
     "Json",
+    "KeepAlpha",
     "KeepAudio",
     "LatentInputs",
     "LatentsVae",

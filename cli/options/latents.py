@@ -11,6 +11,7 @@ __all__ = [
     "AllowOtherVae",
     "ForeignKey",
     "ForeignSpace",
+    "KeepAlpha",
     "KeepAudio",
     "Posterior",
     "Seed",
@@ -75,6 +76,14 @@ TokensSize = Annotated[
         metavar="WxH",
         help="Of the picture, where another program's latents are rows of tokens (Flux).",
         show_default=False,
+        rich_help_panel=LATENTS,
+    ),
+]
+KeepAlpha = Annotated[
+    Literal["keep", "drop"],
+    typer.Option(
+        "--alpha",
+        help="Keep the alpha of images beside their latents, for decode, or leave it out.",
         rich_help_panel=LATENTS,
     ),
 ]

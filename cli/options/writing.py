@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["Audio", "Codec", "Color", "Crf", "Enc", "Fps", "PixFmt"]
+__all__ = ["Alpha", "Audio", "Codec", "Color", "Crf", "Enc", "Fps", "PixFmt"]
 
 WRITING = "Output images and videos"
 
@@ -57,6 +57,14 @@ Audio = Annotated[
     typer.Option(
         "--audio",
         help="Copy sound, subtitles and all other streams unchanged, or leave them out.",
+        rich_help_panel=WRITING,
+    ),
+]
+Alpha = Annotated[
+    Literal["keep", "drop"],
+    typer.Option(
+        "--alpha",
+        help="Give images the alpha of their source, where the format has it (PNG, WebP, TIFF), or leave it out.",
         rich_help_panel=WRITING,
     ),
 ]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.batch.looked_at import remote_verdicts
-from tvae.pipeline.batch.names_below import is_below
+from tvae.pipeline.batch.names_below import is_below, is_there
 from tvae.pipeline.batch.verdicts import made_by, verdicts
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.events import Event, ItemFailed, ItemVerified, RunDone, RunStarted
 from tvae.pipeline.stores import is_url
 
-__all__ = ["VERIFY", "CheckStep", "run_check"]
+__all__ = ["VERIFY", "CheckStep", "check_of", "run_check"]
 
 VERIFY = "verify"
 
@@ -29,11 +29,22 @@ class CheckStep:
     vae: str | None
     allow_pickle: bool
     said: Mapping[str, Any]
+    only_there: bool = False
+    """Inputs that are not there are passed over: nothing was made there."""
 
     def home(self, outputs: list[str]) -> str:
         """Of the outputs of steps before it, the one whose report tells of it; the first input where there is none."""
         first = self.inputs[0]
         return next((one for one in reversed(outputs) if is_below(first, one)), first)
+
+
+def check_of(outputs: Mapping[str, str]) -> CheckStep:
+    """A step that verifies all that others have written, as far as it is there. outputs: their folders, and how the
+    file says them. Raises UsageError where there are none."""
+    if not outputs:
+        raise UsageError("--verify reads what a job writes, and this one writes nothing; leave it out")
+    said = {"operation": VERIFY, "inputs": [*outputs.values()]}
+    return CheckStep((*outputs,), None, None, allow_pickle=False, said=said, only_there=True)
 
 
 def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[[Event], None]) -> None:
@@ -42,12 +53,13 @@ def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[
     Raises UsageError for an input or a VAE that there is not.
     """
     begin = time.monotonic()
-    for name in (*step.inputs, *([] if step.source is None else [step.source])):
+    inputs = [name for name in step.inputs if not step.only_there or is_there(name)]
+    for name in (*inputs, *([] if step.source is None else [step.source])):
         if not is_url(name) and not Path(name).exists():
             raise UsageError(f"{name} does not exist")
     vae = None if step.vae is None else made_by(step.vae, step.allow_pickle)
     sources = None if step.source is None else Path(step.source)
-    found = [(name, remote_verdicts(name, vae) if is_url(name) else None) for name in step.inputs]
+    found = [(name, remote_verdicts(name, vae) if is_url(name) else None) for name in inputs]
     on_event(RunStarted(VERIFY, 0))
     fine = failed = 0
     for name, elsewhere in found:

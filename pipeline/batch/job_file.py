@@ -68,6 +68,14 @@ class Step:
             return output.rpartition("/")[0]
         return str(Path(output) if output.endswith(os.sep) else Path(output).parent)
 
+    @property
+    def said_output(self) -> str:
+        """The same as the file says it."""
+        file = self.said.get("output_file")
+        if file is None:
+            return str(self.said.get("output", "."))
+        return file.rpartition("/")[0] if is_url(file) else Path(file).parent.as_posix()
+
     def path_of(self, item: Item) -> str:
         """An item's source, from the folder or pattern on that it was found by."""
         name = item.source.name if item.below is None else item.below.name

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from tvae.pipeline.stores import is_url
+from tvae.pipeline.stores import Store, StoreError, is_url, parse_url
 
-__all__ = ["is_below", "names_below"]
+__all__ = ["is_below", "is_there", "names_below"]
 
 
 def is_below(name: str, folder: str) -> bool:
@@ -41,3 +41,14 @@ def _below(folder: Path, name: str) -> str:
     if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
         return str(whole)
     return str(Path(glob.escape(str(folder))) / Path(name).expanduser())
+
+
+def is_there(name: str) -> bool:
+    """Is there a file or folder of this name, or at this URL? Yes where its store does not say."""
+    if not is_url(name):
+        return Path(name).exists()
+    place = parse_url(name)
+    try:
+        return Store(place.kind).look(place.key) is not None
+    except StoreError:
+        return True  # what is wrong with it is told when it is listed

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
-from pathlib import Path
 
 from tvae.pipeline.batch.job_file import Step
-from tvae.pipeline.batch.names_below import is_below
-from tvae.pipeline.stores import Store, StoreError, is_url, parse_url
+from tvae.pipeline.batch.names_below import is_below, is_there
 
 __all__ = ["without_what_is_to_come"]
 
@@ -26,14 +24,4 @@ def without_what_is_to_come(step: Step, made: Set[str]) -> Step | None:
 
 def _is_to_come(name: str, made: Set[str]) -> bool:
     """Is it in one of these outputs, and not there yet?"""
-    return any(is_below(name, output) for output in made) and not _is_there(name)
-
-
-def _is_there(name: str) -> bool:
-    if not is_url(name):
-        return Path(name).exists()
-    place = parse_url(name)
-    try:
-        return Store(place.kind).look(place.key) is not None
-    except StoreError:
-        return True  # what is wrong with it is told when it is listed
+    return any(is_below(name, output) for output in made) and not is_there(name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,8 @@ class Latents:
     """Which VAE, space, source and geometry they are of."""
     pts: tuple[int | None, ...]
     """Of a clip's frames, in units of ``meta.time_base``; empty for an image."""
+    alpha: np.ndarray | None = None
+    """Of an image that has one, uint8 [H, W] of the picture that decode gives back; 255: opaque."""
 
 
 def load_vae(
@@ -87,4 +90,4 @@ def load_latents(
     parts = [*reader]
     tensors, times = joined(parts, reader.meta), tuple(time for part in parts for time in part.pts)
     value = tensors["mean"] if "mean" in tensors else tensors["latents"]
-    return Latents(value, tensors.get("logvar"), reader.meta, times)
+    return Latents(value, tensors.get("logvar"), reader.meta, times, parts[0].alpha)

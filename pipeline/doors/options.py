@@ -15,7 +15,7 @@ import numpy as np
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event
 from tvae.pipeline.jobs.geometry import Align, Fit, Size
-from tvae.pipeline.jobs.job import Audio, Existing, PosteriorKind, Space, Split
+from tvae.pipeline.jobs.job import Alpha, Audio, Existing, PosteriorKind, Space, Split
 from tvae.pipeline.media.sandbox import SandboxMode
 
 __all__ = ["Options", "checked"]
@@ -65,6 +65,7 @@ class Options(TypedDict, total=False):
     encoder_options: tuple[tuple[str, str], ...]
     fps: Fraction | float | None
     audio: Audio
+    alpha: Alpha
     color: str | None
     existing: Existing
     dry_run: bool

@@ -53,9 +53,12 @@ def save_latents(
     if target.exists() and not overwrite:
         raise UsageError(f"{target} exists; pass overwrite=True to replace it")
     if isinstance(latents, Latents):
-        meta, pts, values = latents.meta, latents.pts, _named(latents)
+        meta, pts, values, alpha = latents.meta, latents.pts, _named(latents), latents.alpha
         if not all(type(tick) is int for tick in pts):
             raise UsageError(f"pts are whole numbers of ticks of {meta.time_base} s, one a frame, not {[*pts[:3]]}")
+        height, width = meta.geometry.size[::-1]
+        if alpha is not None and (alpha.shape != (height, width) or alpha.dtype != "uint8"):
+            raise UsageError(f"alpha is uint8 [{height}, {width}] of this picture, not {alpha.dtype} {[*alpha.shape]}")
         if target.suffix.lower() == ".latent":
             values = in_space(values, LatentSpace.from_json(meta.space.constants), meta.space.name, "raw")
     elif latents.ndim not in (3, 4):
@@ -65,10 +68,12 @@ def save_latents(
         return target
     else:
         meta, pts = _described(target, latents, vae, of, allow_pickle, space, fps)
+        alpha = None
         values = {"latents": latents.unsqueeze(1) if latents.ndim == 3 and meta.kind == "video" else latents}
     suits(target, meta)
     try:
-        write_latents(target, [LatentsPart(values, 0, 0, pts, (None,) * len(pts), 0)], meta, overwrite=overwrite)
+        part = LatentsPart(values, 0, 0, pts, (None,) * len(pts), 0, alpha=alpha)
+        write_latents(target, [part], meta, overwrite=overwrite)
     except ValueError as error:
         raise UsageError(f"{target}: these latents are not what they are said to be: {error}") from error
     return target

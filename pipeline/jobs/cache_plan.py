@@ -25,7 +25,7 @@ from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.cache_checks import check_plan
 from tvae.pipeline.jobs.cache_decoder import with_decoder
-from tvae.pipeline.jobs.describe import identity, tool
+from tvae.pipeline.jobs.describe import bits, identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.latents import SourceRecord
@@ -291,6 +291,7 @@ class CachePlan:
             "posterior": self.posterior,
             "seed": self.job.seed if self.posterior == "sample" else None,
             "computed": str(self.model.dtype).removeprefix("torch."),
+            **bits(self.job),
             **request.recorded_cuts,
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),

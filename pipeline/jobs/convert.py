@@ -14,15 +14,17 @@ from torch import Tensor
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.job import Job, Space
 from tvae.pipeline.jobs.other_programs import opened_alone
-from tvae.pipeline.latents import LatentsMeta, LatentsPart, LatentsReader
+from tvae.pipeline.latents import LatentsMeta, LatentsPart, LatentsReader, SpaceRecord
 from tvae.pipeline.latents.foreign import SUFFIXES, WRITTEN, write_foreign
 from tvae.pipeline.latents.tensor_file import is_ours
 from tvae.pipeline.models.latent_space import LatentSpace
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.vaes import Vaes
+    from tvae.pipeline.session.model_info import Known
 
 __all__ = ["convert", "in_space", "joined", "opened", "suits", "write_latents"]
 
@@ -33,8 +35,9 @@ def convert(
     """Write what one file holds into another, whose name tells its form. Returns lines on what that has no room for.
 
     job: a decode job whose ``vae``, ``latents_space``, ``latents_key`` and ``size`` say what another program's file
-    does not. to: space of the values that are written; None: raw in ComfyUI's files, else that of the source. Raises
-    UsageError before anything is written, InputError for what is damaged, OutputError.
+    does not; latents of tvae are those of its ``vae``, or, with ``allow_other_vae``, are taken for them. to: space of
+    the values that are written; None: raw in ComfyUI's files, else that of the source. Raises UsageError before
+    anything is written, InputError for what is damaged, OutputError.
     """
     if target.exists() and not overwrite:
         raise UsageError(f"{target} exists; --overwrite replaces it")
@@ -44,10 +47,22 @@ def convert(
     reader = opened(source, job, vaes)
     suits(target, reader.meta)
     space = to or ("raw" if target.suffix.lower() == ".latent" else reader.meta.space.name)
-    parts = _in_space([*reader], reader.meta, space)
-    meta = replace(reader.meta, space=replace(reader.meta.space, name=space))
+    model = None if job.vae is None else vaes.facts(job.vae)
+    if model is not None:
+        latents.check_vae(reader, identity(model), other=job.allow_other_vae)
+    parts, meta = [*reader], reader.meta
+    if model is not None and not latents.same_vae(meta.vae, identity(model)):
+        parts, meta = _in_space(parts, meta, "raw"), _of_other(meta, model)
+    parts = _in_space(parts, meta, space)
+    meta = replace(meta, space=replace(meta.space, name=space))
     write_latents(target, parts, meta, streams_of=reader, overwrite=overwrite)
-    return _lost(reader) if target.suffix.lower() in WRITTEN else []
+    return _lost(reader, parts) if target.suffix.lower() in WRITTEN else []
+
+
+def _of_other(meta: LatentsMeta, model: Known) -> LatentsMeta:
+    """Of the same raw latents, as if this VAE had made them. Their fingerprint tells them from its own."""
+    record, made_by = SpaceRecord("raw", model.info.space.to_json()), meta.vae.weights_sha256
+    return replace(meta, vae=identity(model), space=record, options={**meta.options, "made_by": made_by})
 
 
 def suits(target: Path, meta: LatentsMeta | None) -> None:
@@ -80,7 +95,12 @@ def write_latents(
         write_foreign(target, joined(parts, meta))
     elif suffix == latents.IMAGE_SUFFIX:
         (part,) = parts
-        latents.write_image_latents(target, joined(parts, meta), meta, repeated=part.repeated, overwrite=overwrite)
+        alpha = None if part.alpha is None else latents.alpha_text(part.alpha)
+        if part.alpha is not None and alpha is None:
+            raise InputError(f"{target}: the picture's alpha is too large to be kept beside its latents")
+        latents.write_image_latents(
+            target, joined(parts, meta), meta, repeated=part.repeated, alpha=alpha, overwrite=overwrite
+        )
     else:
         _write_clip(target, parts, meta, streams_of, overwrite)
 
@@ -150,11 +170,12 @@ def _write_clip(
         writer.commit(record, 0 if streams_of is None else streams_of.dropped)
 
 
-def _lost(reader: LatentsReader) -> list[str]:
+def _lost(reader: LatentsReader, parts: list[LatentsPart]) -> list[str]:
     """What files of values alone leave out."""
     kinds = {
         "the sound and other streams": bool(reader.streams and reader.streams.get("streams")),
         "the frames' times": reader.meta.kind == "video" and reader.meta.source.name != reader.path.name,
+        "the picture's alpha": parts[0].alpha is not None,
         "which part of the picture is padding": any(reader.meta.geometry.pad),
     }
     lost = [name for name, there in kinds.items() if there]

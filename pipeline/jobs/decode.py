@@ -8,9 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.alpha import with_alpha
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import decode_pictures, expect_pictures, latents_to_decode
 from tvae.pipeline.jobs.context import Context
@@ -86,7 +88,7 @@ class Decode:
             vae_of(reader, job),
             on_host(values, model.device),
             width * height,
-            partial(self._write, meta=meta, fingerprint=fingerprint),
+            partial(self._write, meta=meta, alpha=part.alpha if job.alpha == "keep" else None, fingerprint=fingerprint),
             alone=model.info.temporal_factor is not None,
         )
 
@@ -99,10 +101,18 @@ class Decode:
     def clip(self, item: Item) -> ClipRun:
         return decode_clip_item(item, self._context)
 
-    def _write(self, picture: Picture, results: list[Tensor], *, meta: LatentsMeta, fingerprint: str) -> Finished:
+    def _write(
+        self,
+        picture: Picture,
+        results: list[Tensor],
+        *,
+        meta: LatentsMeta,
+        alpha: np.ndarray | None,
+        fingerprint: str,
+    ) -> Finished:
         levels, finite = results
         check_finite(finite)
-        frame = Frame(restore(levels.numpy(), meta.geometry))
+        frame = Frame(with_alpha(restore(levels.numpy(), meta.geometry), alpha))
         with open_output(picture.output, meta.picture, "image", self._context.job, None, fingerprint) as writer:
             writer.write(frame)
             writer.commit()

@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from tvae.pipeline import latents
+from tvae.pipeline.jobs.alpha import Alpha
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures, kept_names
 from tvae.pipeline.jobs.context import Context
@@ -46,11 +48,22 @@ class Encode:
         def serves(output: Path, kind: Kind) -> str | None:
             return latents_serve(output, of_encoded(item.origin(), kind, job, model))
 
+        alpha = Alpha()
+
         def finish(source: Source, fit: LengthFit, notices: Sequence[str]) -> Finish:
             meta = describe(item.origin(), source, job, model)
-            return partial(self._write, meta=meta, repeated=fit.repeated, notices=notices)
+            return partial(self._write, meta=meta, repeated=fit.repeated, alpha=alpha.levels, notices=notices)
 
-        return look_up(item, self._context, self._vae, hold, serves, finish, shows_progress=False)
+        return look_up(
+            item,
+            self._context,
+            self._vae,
+            hold,
+            serves,
+            finish,
+            shows_progress=False,
+            prepared=alpha.taken_off,
+        )
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         job = self._context.job
@@ -63,13 +76,28 @@ class Encode:
         return encode_clip_item(item, self._context)
 
     def _write(
-        self, picture: Picture, results: list[Tensor], *, meta: LatentsMeta, repeated: int, notices: Sequence[str]
+        self,
+        picture: Picture,
+        results: list[Tensor],
+        *,
+        meta: LatentsMeta,
+        repeated: int,
+        alpha: np.ndarray | None,
+        notices: Sequence[str],
     ) -> Finished:
         tensors = dict(zip(kept_names(meta.posterior.kind), results, strict=True))
         job = self._context.job
-        overwrite = job.existing == "overwrite"
+        text = None if alpha is None else latents.alpha_text(alpha)
+        if text is None and alpha is not None:
+            notices = [*notices, "transparency dropped: it is too large to be kept beside latents"]
         written = latents.write_image_latents(
-            picture.output, tensors, meta, repeated=repeated, overwrite=overwrite, whole=job.recorded
+            picture.output,
+            tensors,
+            meta,
+            repeated=repeated,
+            alpha=text,
+            overwrite=job.existing == "overwrite",
+            whole=job.recorded,
         )
         if written.file is None:
             return picture.finished(notices)

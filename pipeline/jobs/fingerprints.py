@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.describe import bits, encode_options, framing, identity, kept_posterior
+from tvae.pipeline.jobs.describe import bits, encode_options, framing, identity, kept_posterior, without_alpha
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.writing import write_options
 from tvae.pipeline.latents import LatentsReader, PosteriorRecord, SourceRecord
@@ -75,4 +75,4 @@ def _written(job: Job, kind: Kind) -> dict[str, object]:
         "fps": options.fps,
         "audio": job.audio if kind == "video" else None,
         "colour": options.colour,
-    }
+    } | (without_alpha(job) if kind == "image" else {})

@@ -85,7 +85,8 @@ def told(source: Size, factor: int, size: Size | None = None, fit: Fit = "contai
 
 
 def prepare(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """uint8 ``[H, W, 3]`` of the source's size to the same of ``geometry.padded_size``. Scaling is Lanczos."""
+    """uint8 ``[H, W, 3]`` of the source's size to the same of ``geometry.padded_size``. Scaling is Lanczos. With alpha
+    ``[H, W, 4]``: colours come out as without it."""
     height, width = frame.shape[:2]
     if (width, height) != (geometry.source_width, geometry.source_height):
         raise InputError(
@@ -93,9 +94,7 @@ def prepare(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
             "split the video, or scale it to one size first"
         )
     if geometry.resized:
-        from PIL import Image
-
-        frame = np.asarray(Image.fromarray(frame).resize(geometry.resized, Image.Resampling.LANCZOS))
+        frame = _scaled(frame, geometry.resized)
     if geometry.crop:
         left, top, width, height = geometry.crop
         frame = frame[top : top + height, left : left + width]
@@ -110,6 +109,16 @@ def restore(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
     left, top, _, _ = geometry.pad
     width, height = geometry.size
     return np.ascontiguousarray(frame[top : top + height, left : left + width])
+
+
+def _scaled(frame: np.ndarray, size: Size) -> np.ndarray:
+    """Pillow would weigh colours by the alpha beside them."""
+    from PIL import Image
+
+    apart = [np.ascontiguousarray(each) for each in np.split(frame, [3], 2) if each.size]
+    images = [Image.fromarray(each.squeeze(2) if each.shape[2] == 1 else each) for each in apart]
+    scaled = [np.asarray(image.resize(size, Image.Resampling.LANCZOS)) for image in images]
+    return np.dstack(scaled) if len(scaled) > 1 else scaled[0]
 
 
 def _fitted(source: Size, size: Size, fit: Fit) -> tuple[Size, int, int, int, int]:

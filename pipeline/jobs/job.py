@@ -22,12 +22,14 @@ from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
 from tvae.pipeline.memory.amount import parse_size
 
 __all__ = [
+    "ALPHAS",
     "AUDIOS",
     "EXISTINGS",
     "OPERATIONS",
     "POSTERIORS",
     "SPACES",
     "SPLITS",
+    "Alpha",
     "Audio",
     "Existing",
     "Job",
@@ -46,6 +48,7 @@ Operation = Literal["encode", "decode", "roundtrip", "cache"]
 PosteriorKind = Literal["mean", "sample", "moments"]
 Space = Literal["raw", "model"]
 Audio = Literal["copy", "none"]
+Alpha = Literal["keep", "drop"]
 Existing = Literal["skip", "overwrite", "keep"]
 """Outputs that are there already: *skip* those made from the same source, VAE and options and make the others anew,
 *overwrite* all, *keep* all whatever they hold."""
@@ -56,6 +59,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 POSTERIORS: tuple[PosteriorKind, ...] = get_args(PosteriorKind)
 SPACES: tuple[Space, ...] = get_args(Space)
 AUDIOS: tuple[Audio, ...] = get_args(Audio)
+ALPHAS: tuple[Alpha, ...] = get_args(Alpha)
 EXISTINGS: tuple[Existing, ...] = get_args(Existing)
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -164,7 +168,8 @@ class Job:
     space: Space = "raw"
 
     allow_other_vae: bool = False
-    """Decode latents of tvae by a VAE that did not make them, where its geometry is the same."""
+    """Take latents of tvae, or a cache that it wrote, for those of a VAE that did not make them, where its geometry is
+    the same."""
     latents_space: Space | None = None
     """Of latents that other programs wrote, for decode: they do not say. None: there are none of those."""
     latents_key: str | None = None
@@ -177,6 +182,8 @@ class Job:
     fps: Fraction | None = None
     """Constant frame rate to write; None keeps each frame's own timestamp."""
     audio: Audio = "copy"
+    alpha: Alpha = "keep"
+    """Of images: *keep* it in latents and in pictures whose format has it, or *drop* it."""
     color: str | None = None
     """Matrix and range to store a video in; None keeps the source's."""
 
@@ -205,6 +212,7 @@ class Job:
             ("posterior", POSTERIORS),
             ("space", SPACES),
             ("audio", AUDIOS),
+            ("alpha", ALPHAS),
             ("existing", EXISTINGS),
             ("sandbox", SANDBOXES),
             ("split", SPLITS),
@@ -223,7 +231,7 @@ class Job:
                 raise UsageError("a cache's files have the names that its trainer looks for; leave naming out")
             check_naming(self.naming)
         if self.allow_other_vae and self.vae is None:
-            raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")
+            raise UsageError("--allow-other-vae takes a VAE that you name: pass --vae, too")
         if self.vae_of is not None and self.vae is None:
             raise UsageError("--vae-of says which model the file of --vae is of: pass --vae, too")
         if self.latents_space is not None and self.latents_space not in SPACES:

@@ -56,6 +56,7 @@ def look_up(
         fit = LengthFit(model.info, job.align)
         fit.check(source.reader.info.frames)
         (rgb, *_) = gathered(fit.through(source.frames())).frames
+        beside_bytes = max(beside_bytes, rgb.shape[2] - 3)  # alpha
         rgb = prepared(source, rgb)
         write = finish(source, fit, [*source.reader.warnings, *source.told, *fit.told])
         source.check_unchanged()

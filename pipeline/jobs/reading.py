@@ -124,7 +124,9 @@ def open_source(
     with blame_input():
         opened_as = state_of(path)
         trainer = None if job.cache is None else trainer_named(job.cache.trainer)
-        alpha = job.cache is not None and trainer is not None and (job.cache.alpha_mask or trainer.takes_alpha)
+        alpha = job.alpha == "keep"
+        if job.cache is not None and trainer is not None:
+            alpha = job.cache.alpha_mask or trainer.takes_alpha
         quick = trainer is not None and trainer.quick_colours
         first = trainer is not None and trainer.takes_first
         decoder = None if trainer is None or trainer.decoder is None else pick_decoder()

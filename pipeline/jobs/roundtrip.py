@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
+from tvae.pipeline.jobs.alpha import Alpha, with_alpha
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import expect_pictures, roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
@@ -50,13 +52,31 @@ class Roundtrip:
         def serves(output: Path, kind: Kind) -> str | None:
             return picture_serves(output, of_reconstructed(item.origin(), kind, job, model))
 
+        alpha = Alpha()
+
         def finish(source: Source, _fit: LengthFit, notices: Sequence[str]) -> Finish:
             info, (width, height) = source.reader.info, source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
             fingerprint = of_reconstructed(item.origin(), info.kind, job, model)
-            return partial(self._write, spec=spec, geometry=source.geometry, fingerprint=fingerprint, notices=notices)
+            return partial(
+                self._write,
+                spec=spec,
+                geometry=source.geometry,
+                alpha=alpha.levels,
+                fingerprint=fingerprint,
+                notices=notices,
+            )
 
-        return look_up(item, self._context, self._vae, hold, serves, finish, result_bytes=DECODED_BYTES)
+        return look_up(
+            item,
+            self._context,
+            self._vae,
+            hold,
+            serves,
+            finish,
+            result_bytes=DECODED_BYTES,
+            prepared=alpha.taken_off,
+        )
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         return roundtrip_pictures(model, values)
@@ -74,6 +94,7 @@ class Roundtrip:
         *,
         spec: PictureSpec,
         geometry: Geometry,
+        alpha: np.ndarray | None,
         fingerprint: str,
         notices: Sequence[str],
     ) -> Finished:
@@ -83,7 +104,7 @@ class Roundtrip:
         meter = QualityMeter()
         meter.add(reference, frame)
         with open_output(picture.output, spec, "image", self._context.job, None, fingerprint) as writer:
-            writer.write(Frame(frame))
+            writer.write(Frame(with_alpha(frame, alpha)))
             writer.commit()
         made = made_picture(picture.output, fingerprint, self._context.job)
         return picture.finished([*notices, *writer.warnings], meter.result(), made)

@@ -15,6 +15,7 @@ Nothing but safetensors is needed to read one.
 
 from __future__ import annotations
 
+from tvae.pipeline.latents.alpha import alpha_text
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX, write_image_latents
 from tvae.pipeline.latents.meta import (
     Geometry,
@@ -33,6 +34,7 @@ from tvae.pipeline.latents.reader import (
     is_latents,
     latents_done,
     open_latents,
+    same_vae,
     source_of,
 )
 from tvae.pipeline.latents.said import said_of_latents
@@ -51,6 +53,7 @@ __all__ = [
     "SpaceRecord",
     "VaeIdentity",
     "VideoLatentsWriter",
+    "alpha_text",
     "check_vae",
     "fingerprint",
     "is_latents",
@@ -58,6 +61,7 @@ __all__ = [
     "latents_done",
     "open_latents",
     "said_of_latents",
+    "same_vae",
     "source_of",
     "tidy_done",
     "write_image_latents",

@@ -23,6 +23,7 @@ def write_image_latents(
     meta: LatentsMeta,
     *,
     repeated: int = 0,
+    alpha: str | None = None,
     overwrite: bool = False,
     whole: bool = False,
 ) -> WrittenTensors:
@@ -30,7 +31,7 @@ def write_image_latents(
 
     Any other file of that name is the user's: `InputError`, unless `overwrite`. `InputError` also for values
     that are not finite, `OutputError` where it cannot be written. Creates the folder. `repeated`: see `PartRecord`;
-    `whole`: see `write_tensors`.
+    `alpha`, `whole`: see `write_tensors`.
     """
     if path.is_dir():
         raise folder_error(path)
@@ -41,4 +42,4 @@ def write_image_latents(
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(path, error) from error
-    return write_tensors(path, tensors, meta, PartRecord(repeated=repeated), whole=whole)
+    return write_tensors(path, tensors, meta, PartRecord(repeated=repeated), alpha=alpha, whole=whole)

@@ -23,6 +23,7 @@ from tvae.pipeline.files.checked import parse_json
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.record import to_json
 from tvae.pipeline.files.tensor_header import read_texts
+from tvae.pipeline.latents.alpha import ALPHA
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME, Index, PartEntry, read_index
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, VaeIdentity
@@ -34,6 +35,7 @@ from tvae.pipeline.models.same_values import same_values
 _log = logging.getLogger("tvae")
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 
@@ -50,6 +52,8 @@ class LatentsPart:
     repeated: int
     checksum: str | None = None
     """Of the file's content, compared with it; None where the file carries none."""
+    alpha: np.ndarray | None = None
+    """Of an image that has one, uint8 [H, W] of the picture that decode gives back; 255: opaque."""
 
 
 class LatentsReader:
@@ -106,13 +110,14 @@ class LatentsReader:
     def __iter__(self) -> Iterator[LatentsPart]:
         """Read the parts in order. `InputError` names the file that is damaged, of another clip or of another place."""
         for file, entry in zip(self.files, self._index.parts, strict=True):
-            tensors, meta, part, checksum = read_tensors(file)
+            tensors, meta, part, checksum, alpha = read_tensors(file)
             foreign = None not in (checksum, entry.checksum) and checksum != entry.checksum
             if foreign or meta != self.meta or part.first_frame != entry.first_frame:
                 if file == self.path:
                     raise InputError(f"'{file}' was replaced while it was read; run again")
                 raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
-            yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated, checksum)
+            times = (part.pts, part.durations)
+            yield LatentsPart(tensors, part.index, part.first_frame, *times, part.repeated, checksum, alpha)
 
     def summary(self) -> dict[str, Any]:
         """JSON-able description for `tvae inspect`: the metadata, the tensors of every part, sizes on disk."""
@@ -125,6 +130,7 @@ class LatentsReader:
             "frames": self.frames,
             "repeated": sum(part.repeated for _, part, _ in headers),
             "dropped": self._index.dropped,
+            "has_alpha": self.meta.kind == "image" and ALPHA in read_texts(self.path),
             "parts": [{"file": f.name, "tensors": to_json(t)} for f, t in zip(self.files, tensors, strict=True)],
             "values": values,
             "bytes": sum(file.stat().st_size for file in self.files),
@@ -184,6 +190,12 @@ def source_of(path: Path) -> tuple[str, Kind]:
 def _say(message: str) -> None:
     """Once."""
     _log.warning(message)
+
+
+def same_vae(made: VaeIdentity, model: VaeIdentity) -> bool:
+    """Is it the VAE that made latents, or a copy of it in another file or type?"""
+    same = made.weights_sha256 == model.weights_sha256 or same_values(made.values, model.values)
+    return same and made.class_name == model.class_name
 
 
 def check_vae(reader: LatentsReader, model: VaeIdentity, *, other: bool = False) -> None:

@@ -21,9 +21,11 @@ from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
 from tvae.pipeline.files.tensor_header import BITS, Header, TensorSpec
 from tvae.pipeline.files.tensor_write import FLOATING, save_file, spec_of
 from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.latents.alpha import ALPHA, alpha_in
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 _OF_OTHERS = (".npy", ".npz", ".pt", ".pth")
@@ -39,18 +41,27 @@ class WrittenTensors(NamedTuple):
 
 
 class StoredTensors(NamedTuple):
-    """All that a file holds. ``checksum``: of its content; None in a file of a program that writes none."""
+    """All that a file holds. ``checksum``: of its content; None in a file of a program that writes none. ``alpha``: of
+    an image that has one, uint8 [H, W]."""
 
     tensors: dict[str, Tensor]
     meta: LatentsMeta
     part: PartRecord
     checksum: str | None
+    alpha: np.ndarray | None
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord, *, whole: bool = False
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    meta: LatentsMeta,
+    part: PartRecord,
+    *,
+    alpha: str | None = None,
+    whole: bool = False,
 ) -> WrittenTensors:
-    """Write the file under its final name in one step. whole: give the SHA-256 of all its bytes, too.
+    """Write the file under its final name in one step. alpha: see ``alpha_text``. whole: give the SHA-256 of all its
+    bytes, too.
 
     `InputError` when a value is not finite: it would decode to garbage, and zeroing it would hide that.
     `OutputError` when the file cannot be written.
@@ -59,10 +70,11 @@ def write_tensors(
     _check_shapes({name: spec_of(tensor) for name, tensor in tensors.items()}, meta, part)
     check_finite(tensors, meta.source.name)
     stored = {name: own_memory(tensor) for name, tensor in tensors.items()}
+    texts = to_strings(meta, part) | ({} if alpha is None else {ALPHA: alpha})
     digest = hashlib.sha256() if whole else None
     try:
         with replacing(path) as temporary:
-            checksum = save_file(stored, temporary, to_strings(meta, part), digest)
+            checksum = save_file(stored, temporary, texts, digest)
             status = temporary.stat()
     except OSError as error:
         raise write_error(path, error) from error
@@ -80,6 +92,7 @@ def read_tensors(path: Path) -> StoredTensors:
         with open_regular(path) as file:
             header, starts = tensor_header.header_of(file)
             meta, part = _checked(header, path)
+            alpha = alpha_in(header.metadata, meta.geometry.size) if meta.kind == "image" else None
             tensors = {name: _values(file, starts[name], spec) for name, spec in header.tensors.items()}
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
@@ -89,7 +102,7 @@ def read_tensors(path: Path) -> StoredTensors:
     if checksum is not None and checksum != of_tensors(tensors, header.metadata):
         raise InputError(f"'{path}' is damaged: its values or metadata are not those that were written; encode again")
     check_finite(tensors, str(path))
-    return StoredTensors(tensors, meta, part, checksum)
+    return StoredTensors(tensors, meta, part, checksum, alpha)
 
 
 def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSpec]]:

@@ -93,7 +93,7 @@ class VideoLatentsWriter:
         for number in range(parts):
             path = self._work / _name(number)
             try:
-                _, meta, part, checksum = read_tensors(path)
+                _, meta, part, checksum, _ = read_tensors(path)
                 size = path.stat().st_size
             except (InputError, OSError):
                 return False

@@ -75,6 +75,8 @@ class ImageFormat:
     """What ``--enc`` may set, from and up to."""
     mark: Mark | None = None
     """None: it has no place for a fingerprint, and finished files are never recognised."""
+    alpha: Mapping[str, Any] | None = None
+    """For Pillow's save() of a picture with alpha; None: it is written without."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ PNG = ImageFormat(
     defaults={"compress_level": _PNG_LEVEL},
     settings={"compress_level": (0, 9)},
     mark="png text",
+    alpha={},
 )
 JPEG = ImageFormat(
     "JPEG",
@@ -155,6 +158,7 @@ WEBP = ImageFormat(
     defaults={"quality": 95, "method": 4},
     settings={"quality": (0, 100), "method": (0, 6), "lossless": (0, 1)},
     mark="description",
+    alpha={"exact": True},  # or colours that do not show are not kept
 )
 BMP = ImageFormat("BMP", (".bmp",), written=(".bmp",), mark="before pixels")
 TIFF = ImageFormat(
@@ -164,6 +168,7 @@ TIFF = ImageFormat(
     written=(".tif", ".tiff"),
     defaults={"compression": "tiff_deflate"},
     mark="description",
+    alpha={},
 )
 HEIF = ImageFormat(
     "HEIF",

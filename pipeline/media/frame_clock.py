@@ -52,5 +52,5 @@ class FrameClock:
         if self._missing:
             found.append(f"{self._missing} frames have no timestamp; placed at the nominal frame rate")
         if self._moved:
-            found.append(f"{self._moved} timestamps did not increase; moved just behind the frame before")
+            found.append(f"{self._moved} timestamps did not increase; moved to just after the frame before")
         return found

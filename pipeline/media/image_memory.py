@@ -9,6 +9,7 @@ from __future__ import annotations
 from PIL import Image
 
 from tvae.pipeline.media.formats import PNG, TIFF, WEBP
+from tvae.pipeline.media.image_pixels import transparent
 
 __all__ = ["reading_takes"]
 
@@ -36,7 +37,7 @@ def reading_takes(image: Image.Image, bits: int, length: int, *, alpha: bool, el
         whole = image.width * image.height * _ELSEWHERE + length
         return max(whole, reading_takes(image, bits, length, alpha=alpha))
     pixels, profile = image.width * image.height, _PROFILE if image.info.get("icc_profile") else 0
-    more, form = _ALPHA if alpha else 0, image.format
+    more, form = _ALPHA if alpha and transparent(image) else 0, image.format
     if bits > 8:
         frame = 2 * len(image.getbands())
         if form == PNG.name:  # FFmpeg looks for the end of the file, and then has it as a packet

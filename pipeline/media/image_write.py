@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from PIL import Image
 
 from tvae.pipeline.errors import InputError, UsageError
@@ -48,7 +49,7 @@ class ImageWriter:
     def __init__(self, path: Path, target: ImageFormat, like: PictureSpec, options: WriteOptions) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self._shape = (like.height, like.width, 3)
+        self._shape = (like.height, like.width)
         self._target = target
         self._settings = image_settings(target, path.suffix.lower(), options)
         self._fingerprint = options.fingerprint
@@ -61,9 +62,16 @@ class ImageWriter:
         """Take the image's only frame."""
         if self._image is not None:
             raise ValueError(f"{self.path}: an image takes one frame; write a video instead")
-        if frame.rgb.shape != self._shape or frame.rgb.dtype != "uint8":
-            raise ValueError(f"{self.path}: frame is {frame.rgb.dtype} {frame.rgb.shape}, expected uint8 {self._shape}")
-        self._image = Image.fromarray(frame.rgb)
+        rgb = frame.rgb
+        if rgb.shape not in [(*self._shape, 3), (*self._shape, 4)] or rgb.dtype != "uint8":
+            wanted = (*self._shape, 3)
+            raise ValueError(f"{self.path}: frame is {rgb.dtype} {rgb.shape}, expected uint8 {wanted}, or with alpha")
+        if rgb.shape[2] == 4 and self._target.alpha is None:
+            self.warnings.append(f"transparency dropped: {self.path.suffix.lower()} images have none")
+            rgb = np.ascontiguousarray(rgb[..., :3])
+        elif rgb.shape[2] == 4 and self._target.alpha is not None:
+            self._settings |= self._target.alpha
+        self._image = Image.fromarray(rgb)
 
     def commit(self) -> None:
         """Write the file under its name. Raises InputError without a frame, OutputError when it cannot be written."""

@@ -147,7 +147,8 @@ class MediaInfo:
 @dataclass
 class Frame:
     """One upright picture: ``rgb`` is uint8 [H, W, 3], full-range R'G'B'. Where alpha was asked for and the image has
-    it, [H, W, 4]: colours as they are stored, not multiplied by alpha, then alpha (255: opaque).
+    it, [H, W, 4]: colours as they are stored, not multiplied by alpha, then alpha (255: opaque). A Writer of
+    images takes it, too, and leaves alpha out where the format has none.
 
     ``pts`` and ``duration`` count MediaInfo.time_base; both are None for an image. A Reader's pts strictly increase,
     and a frame's duration reaches to the next frame.

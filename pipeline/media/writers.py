@@ -38,7 +38,7 @@ def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | Non
     in place of the timestamps; no frame is dropped or doubled), ``audio`` (where the other streams come from),
     ``tags`` (chapters and metadata),
     ``colour`` (matrix and range to store in place of the source's).
-    Image: ``enc`` only (see ``settings`` in ``formats``).
+    Image: ``enc`` only (see ``settings`` in ``formats``). A frame with alpha keeps it where the format has it.
     Both: ``fingerprint`` (a sha256 in hex; read_fingerprint finds it again).
 
     Raises UsageError for what can never be written, InputError when ``audio`` cannot be read, OutputError when the

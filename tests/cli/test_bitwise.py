@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cache_vaes import saved
 from PIL import Image
 from program import invoke
 from slow_but import slow_but
@@ -84,3 +86,18 @@ def test_plans_have_strips_of_one_height(real: Callable[..., Result]) -> None:
     told = real("plan", "--shape", "512x512", "--bitwise", "--side", "decode", "-v")
     assert told.exit_code == 0
     assert "4 strips of 16 rows" in told.stdout
+
+
+def test_a_cache_has_the_bits_of_each_picture_alone(real: Callable[..., Result]) -> None:
+    saved("sdxl", Path("vae"))
+    Path("in").mkdir()
+    for name in "ab":
+        shutil.copyfile("p.png", f"in/{name}.png")
+    words = ("--for", "kohya", "--vae", "vae", "--size", "64x64", "--buckets", "32-128/32")
+    assert real("cache", "in", "-o", "out", *words).exit_code == 0
+    assert "2 done" in real("cache", "in", "-o", "out", *words, "--bitwise").stderr  # it is another result
+    assert "2 skipped" in real("cache", "in", "-o", "out", *words, "--bitwise").stderr
+    assert real("cache", "in/a.png", "-o", "alone", *words, "--bitwise").exit_code == 0
+    (alone,) = Path("alone").glob("*.npz")
+    assert Path("out", alone.name).read_bytes() == alone.read_bytes()
+    assert "bitwise = true\n" in real("cache", "in", "-o", "out", *words, "--bitwise", "--print-config").stdout

@@ -17,7 +17,7 @@ def test_install(tvae: Tvae, tmp_path: Path) -> None:
     path = tmp_path / "custom_nodes" / "tvae_nodes.py"
     first = tvae("comfyui", "install", tmp_path)
     assert (first.exit_code, first.stdout) == (0, f"{path}\n")
-    assert "start ComfyUI anew" in first.stderr
+    assert "restart ComfyUI" in first.stderr
     again = tvae("comfyui", "install", tmp_path)
     assert (again.exit_code, again.stdout, again.stderr) == (0, f"{path} (was there already)\n", "")
     told = tvae("comfyui", "install", tmp_path, "--json")

@@ -63,7 +63,7 @@ SAME = ("--device", "cpu", "--batch", "1", "-q")
         ("encode", "in/0.png", "-o", "out/x.safetensors", "--posterior", "sample", "--seed", "7"),
         ("encode", "i?/*.png", "-o", "out", "--space", "model", "--align", "crop"),
         ("encode", "in/1.png", "-a", "names.txt", "-o", "out", "--dtype", "bf16"),
-        ("roundtrip", "in/sub/3.png", "-o", "out/y.jpg", "--enc", "quality=80"),
+        ("roundtrip", "in/sub/3.png", "-o", "out/y.jpg", "--enc", "quality=80", "--alpha", "drop"),
         ("roundtrip", "clips", "-o", "out", "--fps", "29.97", "--crf", "31", "--audio", "none"),
     ],
 )

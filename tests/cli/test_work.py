@@ -122,6 +122,8 @@ def test_a_dry_run(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
         ["roundtrip", "photo.png", "-o", "out", "--enc", "x"],
         ["roundtrip", "photo.png", "-o", "out", "--fps", "1/0"],
         ["decode", "photo.png", "--audio", "keep"],
+        ["decode", "photo.png", "--alpha", "none"],
+        ["roundtrip", "photo.png", "-o", "out", "--alpha", "none"],
         ["nonsense"],
     ],
 )
@@ -149,6 +151,8 @@ def test_flags_offer_what_a_job_takes() -> None:
         (options.Space, job.SPACES),
         (options.Audio, job.AUDIOS),
         (options.KeepAudio, job.AUDIOS),
+        (options.Alpha, job.ALPHAS),
+        (options.KeepAlpha, job.ALPHAS),
     ):
         assert get_args(get_args(flag)[0]) == values
 

@@ -42,6 +42,7 @@ _READ: dict[str, Option] = {
     "--fit": (0.1, ("contain", "cover", "stretch"), ("x",)),
     "--align": (0.1, ("pad", "crop", "error"), ("x",)),
     "--max-megapixels": (0.04, ("1", "1000"), ("0",)),
+    "--alpha": (0.06, ("keep", "drop"), ("x",)),
 }
 _FILM: dict[str, Option] = {
     "--codec": (0.06, ("libx264", "mpeg4", "ffv1"), ("none",)),
@@ -51,6 +52,7 @@ _FILM: dict[str, Option] = {
     "--fps": (0.06, ("24", "30000/1001"), ("0", "x", "1/0")),
     "--color": (0.06, ("bt709", "bt2020:pc", "bt601:tv"), ("x",)),
     "--audio": (0.06, ("copy", "none"), ("x",)),
+    "--alpha": (0.06, ("keep", "drop"), ("x",)),
 }
 _CACHE: dict[str, Option] = {
     "--buckets": (0.1, ("on", "off", "32-64/8"), ("64-32", "x")),

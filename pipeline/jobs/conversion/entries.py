@@ -64,6 +64,7 @@ class Entries:
     model: Known
     sandbox: Sandbox
     max_pixels: int
+    other_vae: bool = False
 
     def taken(self, item: Item, found: CacheFiles) -> Taken:
         """Raises InputError."""
@@ -121,8 +122,8 @@ class Entries:
         record, path = found.record, found.picture
         if record is not None:
             made_by = MadeBy(self.model.info.class_name, self.model.info.weights_sha256, self.model.info.values)
-            if not made_by.made(record.vae):
-                raise InputError(f"it was made by another VAE, '{record.vae.id}'; pass that with --vae")
+            if not (self.other_vae or made_by.made(record.vae)):
+                raise InputError(f"it was made by another VAE, '{record.vae.id}'; pass --vae, or --allow-other-vae")
             kept = {file.file: file.checksum for file in record.files}
             for one in found.files:
                 name = one.path.relative_to(self.folder.root).as_posix()

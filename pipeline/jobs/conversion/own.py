@@ -25,6 +25,8 @@ from tvae.pipeline.media.formats import Kind
 
 __all__ = ["own_items", "taken"]
 
+_NO_ALPHA = "the alpha of images is left out; tvae cache --for kohya --alpha-mask makes masks of the images"
+
 
 def own_items(job: Job) -> list[tuple[Item, tuple[Path, ...]]]:
     """The latents that a job's input leads to, each with its source's place below the output folder. Pieces of one
@@ -101,7 +103,7 @@ def _read(reader: LatentsReader) -> Given:
     meta, parts = reader.meta, [*reader]
     tensors = {name: torch.cat([timed(part.tensors[name]) for part in parts], 1) for name in parts[0].tensors}
     if meta.kind == "image":
-        return Given(meta, tensors)
+        return Given(meta, tensors, notices=() if parts[0].alpha is None else (_NO_ALPHA,))
     if reader.path.is_file():
         raise InputError(f"'{reader.path}' is a part of a clip; name its folder")
     piece = Piece(_start(meta), reader.frames, float(meta.frame_rate or 1))

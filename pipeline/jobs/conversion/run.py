@@ -73,7 +73,7 @@ def _listed(wanted: Conversion, context: Context) -> tuple[list[Item], Callable[
         target = trainer_named(job.cache.trainer)
         if architecture_of(target, job.cache.architecture, model.info) is folder.architecture:
             raise UsageError(f"{folder.root} is the cache itself; name another folder")
-    entries = Entries(folder, wanted.out_of, job.size, model, context.sandbox, job.max_pixels)
+    entries = Entries(folder, wanted.out_of, job.size, model, context.sandbox, job.max_pixels, job.allow_other_vae)
     cached = folder.items(job)
     return [item for item, _ in cached], lambda item: entries.taken(item, cached[item.index][1])
 

@@ -185,4 +185,6 @@ def test_odd_pictures_are_told_about(run: Run, tmp_path: Path) -> None:
     Image.new("L", (8, 8), 77).save(tmp_path / "grey.png")
     done, events = run("encode", tmp_path, output=tmp_path / "lat")
     assert (done.done, done.failed) == (4, 0)
+    assert {event.input.name for event in events if isinstance(event, Notice)} == {"deep.png"}
+    _, events = run("encode", tmp_path, output=tmp_path / "colours", alpha="drop")
     assert {event.input.name for event in events if isinstance(event, Notice)} == {"alpha.png", "deep.png"}

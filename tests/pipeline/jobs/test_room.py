@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tvae.pipeline.jobs import overlap, room
 from tvae.pipeline.jobs.room import LEAST, MOST, Room, room_bytes
@@ -73,6 +74,24 @@ def test_what_a_picture_holds_while_it_waits(
     monkeypatch.setattr(overlap, "MOST_ITEMS", 1 << 20)
     run(operation, picture("a.png", 640, 320), output=tmp_path / "out")
     assert kept == [(640 * 320 * 10, 640 * 320 * of_pixel)]
+
+
+def test_alpha_counts_where_there_is_any(
+    run: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is read and turned, and then until it is written."""
+    kept: list[tuple[int, int]] = []
+    keep = Room.keep
+    monkeypatch.setattr(Room, "keep", lambda self, held, size: kept.append((held, size)) or keep(self, held, size))
+    monkeypatch.setattr(overlap, "MOST_ITEMS", 1 << 20)
+    source = picture("a.png", 640, 320)
+    with Image.open(source) as image:
+        image.putalpha(Image.new("L", image.size, 9))
+        image.save(source)
+    for alpha, read, waits in (("keep", 12, 3 + 1 + 1), ("drop", 10, 3 + 1)):
+        kept.clear()
+        run("encode", source, output=tmp_path / alpha, alpha=alpha)
+        assert kept == [(640 * 320 * read, 640 * 320 * waits)]
 
 
 def counting(stand_in: Run, out: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -192,3 +192,20 @@ def test_refused_before_any_work(folders: Any, words: tuple[str, ...], told: str
     assert (code, len(lines)) == (2, 1)
     assert told in lines[0]
     assert not Path("cache").exists()
+
+
+def test_alpha_is_left_out_and_told_once(folders: Any) -> None:
+    for number in range(2):
+        write_photo(Path(f"photos/{number}.png"), seed=number)
+    common = ("--vae", folders("sdxl"), "--dtype", "float32", "--batch", 1)
+    assert tvae("encode", "photos", "-o", "plain", *common, "--posterior", "moments")[0] == 0
+    assert tvae("convert", "plain", "wanted", *KOHYA)[0] == 0
+    for number in range(2):
+        with Image.open(f"photos/{number}.png") as image:
+            image.putalpha(Image.new("L", image.size, 9))
+            image.save(f"photos/{number}.png")
+    assert tvae("encode", "photos", "-o", "lat", *common, "--posterior", "moments")[0] == 0
+    code, _, told = tvae("convert", "lat", "cache", *KOHYA)
+    assert (code, len(told)) == (0, 1)
+    assert "the alpha of images is left out" in told[0]
+    assert files_below(Path("cache")) == files_below(Path("wanted"))

@@ -72,6 +72,11 @@ def test_what_is_not_as_it_was_is_refused(folders: Any) -> None:
     save_file(changed, weights)
     told = tvae(*(other if word == folders("sdxl") else word for word in words), "--overwrite")[2]
     assert sum("it was made by another VAE" in line for line in told) >= 2
+    before = load_latents("lat/0.png.safetensors").meta.vae
+    of_other = [other if word == folders("sdxl") else word for word in words]
+    assert not any("another VAE" in line for line in tvae(*of_other, "--allow-other-vae", "--overwrite")[2])
+    after = load_latents("lat/0.png.safetensors").meta.vae
+    assert (after.id, after.weights_sha256 != before.weights_sha256) == (str(other), True)
     settings = ("--for", "ai-toolkit", "--arch", "sdxl", "--size", "96x96", "--no-progress")
     told = tvae("convert", "lat", "toolkit", *settings)[2]
     assert sum("is to be turned as its file says, which ai-toolkit does and kohya does not" in one for one in told) == 1
