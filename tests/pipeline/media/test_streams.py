@@ -147,21 +147,23 @@ def test_samples_without_a_layout_go_into_mp4(suffix: str, make_clip: MakeClip, 
         assert b"".join(before[0].payloads) == b"".join(after[0].payloads)
 
 
-@pytest.mark.parametrize("frames", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("codec", "suffix", "frames"), [("alac", ".mkv", 1), ("alac", ".mkv", 2), ("alac", ".mkv", 5), ("aac", ".nut", 5)]
+)
 def test_a_last_packet_without_a_duration_is_heard(
-    frames: int, make_clip: MakeClip, demux: Demux, tmp_path: Path
+    codec: str, suffix: str, frames: int, make_clip: MakeClip, demux: Demux, tmp_path: Path
 ) -> None:
-    """Matroska does not say how long ALAC's packets are, and MP4 ends where the last one does."""
+    """Matroska does not say how long ALAC's packets are, and NUT of none; MP4 ends where the last one does."""
     clip = make_clip(tmp_path / "a.mp4", pts=[512 * number for number in range(frames)], audio=("aac", 0))
-    source = remux(clip, tmp_path / "a.mkv", audio="alac")
+    source = remux(clip, tmp_path / f"a{suffix}", audio=codec)
     payloads = demux(source)[2][0].payloads
     side, warnings = kept(source, tmp_path / "latents")
     assert warnings == []
     for audio in (side, source):
-        for suffix in (".mp4", ".mov"):
-            assert through(source, tmp_path / f"b{suffix}", audio) == []
-            assert demux(tmp_path / f"b{suffix}")[2][0].payloads == payloads
-            with av.open(str(source)) as before, av.open(str(tmp_path / f"b{suffix}")) as after:
+        for target in (tmp_path / "b.mp4", tmp_path / "b.mov"):
+            assert through(source, target, audio) == []
+            assert demux(target)[2][0].payloads == payloads
+            with av.open(str(source)) as before, av.open(str(target)) as after:
                 heard = [sum(frame.samples for frame in file.decode(audio=0)) for file in (before, after)]
             assert heard[0] == heard[1]
 
