@@ -45,7 +45,7 @@ def _plan(item: Item, context: Context) -> Event:
     if context.job.operation == "decode":
         kind = _kind_of_latents(item, context)
     elif len(item.kinds) == 1:
-        item.origin()
+        _look_at(item)
         (kind,) = item.kinds
     else:
         kind = kind_of(item.source, context.job, context.sandbox, item.member)
@@ -55,3 +55,11 @@ def _plan(item: Item, context: Context) -> Event:
     if context.job.existing == "keep" and exists:
         return ItemSkipped(item.source, item.index, output, "exists")
     return ItemPlanned(item.source, item.index, output, exists)
+
+
+def _look_at(item: Item) -> None:
+    """InputError, in the words of a run, for a file that is not there."""
+    try:
+        item.origin()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}") from error

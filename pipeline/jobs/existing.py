@@ -74,7 +74,7 @@ def latents_serve(output: Path, fingerprint: str) -> str | None:
     if not latents.latents_done(output, fingerprint):
         return None
     if output.suffix == latents.VIDEO_SUFFIX:
-        latents.tidy_done(output)
+        latents.tidy_done(output, fingerprint)
     return DONE_ALREADY
 
 

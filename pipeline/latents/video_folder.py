@@ -24,6 +24,7 @@ from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.flushing import flush_file, flush_folder
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.own_folder import clear_folder, is_link, make_own_folder
+from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import is_ours, read_header, read_tensors, write_tensors
@@ -210,12 +211,25 @@ class VideoLatentsWriter:
             self._drop_streams()
 
 
-def tidy_done(folder: Path) -> None:
-    """Remove the checkpoint that a run has left in a complete folder, where it was killed right after it completed it.
-    It stays where it cannot be removed, and while another run is at work there."""
-    if (folder / STATE).exists():
-        with suppress(OSError, OutputHeld), one_writer(folder, patience=0):
-            clear_folder(folder, lambda name: name == STATE and (folder / INDEX_NAME).exists())
+def tidy_done(folder: Path, fingerprint: str) -> None:
+    """Remove what killed runs have left in a complete folder: the checkpoint, and a clip that was to replace it, unless
+    that has a checkpoint of other options than those of the fingerprint, whose next run goes on with it.
+    What cannot be removed stays, and all of it while another run is at work there."""
+    pending = folder / PENDING
+    if not (folder / STATE).exists() and not pending.is_dir():
+        return
+    with suppress(OSError, OutputError, OutputHeld), one_writer(folder, patience=0):
+        clear_folder(folder, lambda name: name == STATE and (folder / INDEX_NAME).exists())
+        if (folder / INDEX_NAME).exists() and _checkpoint_of(pending / STATE) in (None, fingerprint):
+            _clear_pending(folder)
+
+
+def _checkpoint_of(path: Path) -> str | None:
+    """The fingerprint of what a checkpoint goes on with. None where there is none, or it is damaged."""
+    try:
+        return read_texts(path).get("fingerprint")
+    except (OSError, ValueError):
+        return None
 
 
 def is_part_name(name: str) -> bool:
@@ -229,11 +243,15 @@ def _name(part: int) -> str:
 
 def _clear(folder: Path, keep: Collection[str] = ()) -> None:
     """Remove our own files in `folder` but those in `keep`, and what is pending."""
+    _clear_pending(folder)
+    clear_folder(folder, lambda name: _is_ours(name) and name not in keep)
+
+
+def _clear_pending(folder: Path) -> None:
     pending = folder / PENDING
     if pending.is_dir() and not is_link(pending):
         clear_folder(pending, _is_ours)
         pending.rmdir()
-    clear_folder(folder, lambda name: _is_ours(name) and name not in keep)
 
 
 def _remove_by_name(folder: Path, names: Collection[str]) -> None:

@@ -19,10 +19,13 @@ _BAND = 1 << 17
 _CHANNELS = {"gray16": 1, "ya16": 2, "rgb48": 3, "rgba64": 4}
 """Of FFmpeg's formats of 16-bit values that lie pixel by pixel; the last of 2 and of 4 is alpha."""
 
+_WITH_ALPHA = {"LA", "La", "PA", "RGBA", "RGBa"}
+"""Pillow's modes; the A of LAB is a colour."""
+
 
 def transparent(picture: Image.Image) -> bool:
     """Whether it has an alpha channel, or a colour that stands for none."""
-    return "A" in picture.getbands() or "transparency" in picture.info
+    return picture.mode in _WITH_ALPHA or "transparency" in picture.info
 
 
 def in_bands(picture: Image.Image, mask: Image.Image | None = None) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -93,7 +93,8 @@ class StreamMuxer:
                 continue
             sink = PacketSink(container, source.template, source.time_base, self._warnings)
             sink.describe(source.disposition, source.metadata)
-            queues.append(self._packets(source, sink))
+            packets = self._packets(source, sink)
+            queues.append(_with_an_end(packets, source) if container.format.name in _CUT_AT_THE_END else packets)
         for found in self._attachments:
             try:
                 covers.append(attach(container, found))
@@ -169,6 +170,34 @@ class StreamMuxer:
             raise _mismatch(source.path) from error
         if record is not None and tally.payload != (record.packets, record.size, record.crc32):
             raise _mismatch(source.path)
+
+
+_CUT_AT_THE_END = {"mp4", "mov"}
+"""Kinds of files that say where a stream ends: what begins there, as a last packet of no duration does, is not read."""
+
+_SAMPLES = 4096
+"""Of the only packet of a sound that does not say how long it is: as an ALAC encoder makes it, in Matroska."""
+
+
+def _with_an_end(packets: Iterator[_Due], source: _Source) -> Iterator[_Due]:
+    """The same; the last one gets a duration where it has none: that of the one before."""
+    before, last = None, next(packets, None)
+    while last is not None:
+        following = next(packets, None)
+        if following is None and not last.time.duration:
+            last = replace(last, time=last.time._replace(duration=_duration(before, last, source)))
+        yield last
+        before, last = last, following
+
+
+def _duration(before: _Due | None, last: _Due, source: _Source) -> int:
+    """In ticks of the source."""
+    seconds = Fraction(0)
+    if before is not None:
+        seconds = Fraction(last.start - before.start)
+    elif isinstance(source.template, AudioStream):
+        seconds = Fraction(_SAMPLES, source.template.codec_context.sample_rate or _SAMPLES)
+    return max(1, round(seconds / source.time_base))
 
 
 class _Nowhere:

@@ -169,3 +169,21 @@ def test_the_builtin_vae_starts_at_once(tmp_path: Path) -> None:
         if best < 2:
             break
     assert best < 2
+
+
+@pytest.mark.parametrize("where", ["typer", "tvae.cli.waiting"])
+def test_ctrl_c_while_modules_are_loaded_ends_without_a_traceback(where: str, tmp_path: Path) -> None:
+    """The signal comes with the import of a module, before the command's own handlers are there."""
+    code = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == {where!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Pressed())
+from tvae.cli.__main__ import program
+program()
+"""
+    ended = run("--version", code=code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,8 +181,10 @@ def test_a_dry_run_of_many_opens_none_whose_name_tells_what_it_is(
         (tmp_path / f"{number}.png").write_bytes(b"not read")
     (tmp_path / "loop.png").symlink_to("loop.png")
     monkeypatch.setattr("tvae.pipeline.jobs.dry_run.kind_of", lambda *_: pytest.fail("a file was opened"))
-    done, _ = run("encode", tmp_path, output=tmp_path / "out", dry_run=True)
+    done, events = run("encode", tmp_path, output=tmp_path / "out", dry_run=True)
     assert (done.planned, done.failed) == (3, 1)
+    (failed,) = (event for event in events if isinstance(event, ItemFailed))
+    assert failed.error == f"cannot be read: {os.strerror(errno.ELOOP)}"
 
 
 def test_events_come_in_order_and_are_json(run: Run, clip: Run, tmp_path: Path) -> None:

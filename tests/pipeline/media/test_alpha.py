@@ -182,6 +182,16 @@ def test_what_has_none(sandboxed: bool, tmp_path: Path) -> None:
         assert told == wanted
 
 
+def test_the_a_of_lab_is_a_colour(tmp_path: Path) -> None:
+    lab = picture("LAB")
+    lab.save(tmp_path / "a.tiff")
+    with open_reader(tmp_path / "a.tiff", alpha=True) as reader:
+        (frame,) = reader
+        assert not reader.info.has_alpha
+        assert reader.warnings == []
+    assert np.array_equal(frame.rgb, np.asarray(lab.convert("RGB")))
+
+
 def test_its_memory_counts_where_it_is_asked_for(tmp_path: Path) -> None:
     picture("RGBA").save(tmp_path / "a.png")
     taken: dict[bool, list[int]] = {False: [], True: []}

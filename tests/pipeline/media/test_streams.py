@@ -147,6 +147,27 @@ def test_samples_without_a_layout_go_into_mp4(suffix: str, make_clip: MakeClip, 
         assert b"".join(before[0].payloads) == b"".join(after[0].payloads)
 
 
+@pytest.mark.parametrize(
+    ("codec", "suffix", "frames"), [("alac", ".mkv", 1), ("alac", ".mkv", 2), ("alac", ".mkv", 5), ("aac", ".nut", 5)]
+)
+def test_a_last_packet_without_a_duration_is_heard(
+    codec: str, suffix: str, frames: int, make_clip: MakeClip, demux: Demux, tmp_path: Path
+) -> None:
+    """Matroska does not say how long ALAC's packets are, and NUT of none; MP4 ends where the last one does."""
+    clip = make_clip(tmp_path / "a.mp4", pts=[512 * number for number in range(frames)], audio=("aac", 0))
+    source = remux(clip, tmp_path / f"a{suffix}", audio=codec)
+    payloads = demux(source)[2][0].payloads
+    side, warnings = kept(source, tmp_path / "latents")
+    assert warnings == []
+    for audio in (side, source):
+        for target in (tmp_path / "b.mp4", tmp_path / "b.mov"):
+            assert through(source, target, audio) == []
+            assert demux(target)[2][0].payloads == payloads
+            with av.open(str(source)) as before, av.open(str(target)) as after:
+                heard = [sum(frame.samples for frame in file.decode(audio=0)) for file in (before, after)]
+            assert heard[0] == heard[1]
+
+
 def test_adts_headers_are_kept_beside_the_latents(make_clip: MakeClip, demux: Demux, tmp_path: Path) -> None:
     """MPEG-TS has AAC with a header on every packet. MP4 does not: there they go, and only they."""
     source = make_clip(tmp_path / "a.ts", audio=("aac", 0))
