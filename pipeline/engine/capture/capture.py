@@ -61,7 +61,7 @@ class _Entry(nn.Module):
         with (
             said_precision(inputs[0].device) as check,
             refusing_draws(),
-            SymbolicFactories(check),
+            SymbolicFactories(self.model, check),
             sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
             known_numbers(self.model, self._numbers),
         ):
