@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.capture.drawn_numbers import check_generator
 from tvae.pipeline.engine.capture.interpolated import interpolated_as
 from tvae.pipeline.engine.capture.tensors_of_sizes import TensorsOfSizes
 from tvae.pipeline.engine.capture.texts import TEXTS, text_of
@@ -35,6 +36,8 @@ class SymbolicFactories(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in TEXTS:
             return text_of(self._model, func, args, kwargs)
+        if "generator" in kwargs:
+            check_generator(self._model, func, kwargs["generator"])
         if func in (torch.randn, torch.rand):
             kwargs.pop("generator", None)
         if func is torch.linspace:

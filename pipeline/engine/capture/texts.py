@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tvae.pipeline.engine.capture.kinds_of_sizes import KNOW_SIZES
+from tvae.pipeline.engine.capture.made_constant import asking_module
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["TEXTS", "text_of"]
@@ -44,7 +45,7 @@ def text_of(model: nn.Module, func: Any, args: Any, kwargs: Any) -> str:
         if frame is None or _only_says(frame):
             return Tensor.__repr__(tensor)  # its format takes no ``.2f``
         why = "the model may go by the text of a tensor, which depends on values; to print or log it is no problem"
-        raise UnsupportedOp("str", _module_of(model, frame), why, whole=False)
+        raise UnsupportedOp("str", asking_module(model, frame), why, whole=False)
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         real = nn.Parameter(known, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else known
         return repr(real) if func is Tensor.__repr__ else str(func(real, *args[1:], **kwargs))
@@ -97,13 +98,3 @@ def _says(call: ast.expr) -> bool:
     named = call.func if isinstance(call, ast.Call) else None
     name = named.attr if isinstance(named, ast.Attribute) else named.id if isinstance(named, ast.Name) else ""
     return name in _SAYING
-
-
-def _module_of(model: nn.Module, frame: FrameType | None) -> str:
-    """The innermost module of the model that a frame works for."""
-    names = {id(module): name for name, module in model.named_modules()}
-    while frame is not None:
-        if id(frame.f_locals.get("self")) in names:
-            return names[id(frame.f_locals["self"])]
-        frame = frame.f_back
-    return ""

@@ -144,7 +144,6 @@ def warned(model: Any, h: Tensor) -> Tensor:
 
 
 def told_if_wrong(model: Any, h: Tensor) -> Tensor:
-    assert h.shape[1] == 3, f"three channels, not {h}"
     if h.ndim != 4:
         raise ValueError(f"not {h}")
     return h * 2
