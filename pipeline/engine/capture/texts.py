@@ -70,7 +70,7 @@ def _asking() -> FrameType | None:
 
 
 def _only_says(frame: FrameType) -> bool:
-    """Is what this frame is at part of an error that is raised, or of a call whose result is not used, of a function
+    """Is what this frame is at part of an error that is raised, or of a call, whose result is not used, of a function
     that says something? Without a source it may be anything."""
     line, _, column, _ = [*frame.f_code.co_positions()][frame.f_lasti // 2]
     if line is None or column is None:
@@ -80,15 +80,16 @@ def _only_says(frame: FrameType) -> bool:
 
 @lru_cache(maxsize=64)
 def _said(file: str) -> tuple[tuple[tuple[int, int], tuple[int, int]], ...]:
-    """Where a file says something: lines and columns, from and to."""
+    """Where a file says something: lines and columns, from and to. What ``print`` returns is nothing to go by."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return ()
     parts: list[ast.stmt | ast.expr] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and _says(node.value)):
-            parts.append(node)
+        printed = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if printed or isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and _says(node.value)):
+            parts.append(node)  # type: ignore[arg-type]
         elif isinstance(node, ast.Assert) and node.msg is not None:
             parts.append(node.msg)
     return tuple(((p.lineno, p.col_offset), (p.end_lineno or 0, p.end_col_offset or 0)) for p in parts)

@@ -72,8 +72,10 @@ def _learns(part: nn.Module) -> bool:
     """Does a layer of PyTorch's give other results in training?"""
     if isinstance(part, nn.modules.dropout._DropoutNd | nn.AlphaDropout | nn.FeatureAlphaDropout):
         return part.p > 0
+    if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
+        return True  # each call brings it nearer to the weight's norm
     statistics = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
-    return statistics or isinstance(part, nn.RReLU)
+    return statistics or isinstance(part, nn.RReLU) or type(part).__name__ == "_SpectralNorm"
 
 
 def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED, *, numbers: bool = False) -> Identity:

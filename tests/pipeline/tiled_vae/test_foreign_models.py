@@ -157,3 +157,25 @@ def test_functions_of_functions_are_refused() -> None:
         for rows in (1, 8):
             with pytest.raises(UnsupportedOp, match=r"batch_dim' in the model itself .* as torch\.vmap does"):
                 tiled.encode(torch.randn(2, 3, rows, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm")
+@pytest.mark.parametrize("place", [nn.utils.parametrizations, nn.utils], ids=["parametrised", "hook"])
+def test_spectral_norms_in_training_are_refused(place: Any) -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = place.spectral_norm(nn.Conv2d(3, 4, 3, padding=1))
+
+        def encode(self, x: Tensor) -> Tensor:
+            h: Tensor = self.conv(x)
+            return h
+
+        decode = encode
+
+    tiled, x = TiledVAE(model := Normed().train(), "cpu", strip=2), torch.randn(1, 3, 8, 8)
+    with pytest.raises(UsageError, match=r"is in training, .* call eval\(\)"):
+        tiled.encode(x)
+    model.eval()
+    with torch.no_grad():
+        assert relative_l2(tiled.encode(x), model.encode(x)) < 1e-5
