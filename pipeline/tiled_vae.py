@@ -35,6 +35,7 @@ from tvae.pipeline.session.callers_module import (
     input_at_fault,
     lock_of,
     planned_input,
+    typical_weight,
 )
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.devices_of_call import DeviceName, devices_of_call
@@ -186,7 +187,7 @@ class TiledVAE(InPlaceOf):
         most of that time) and ``to_json()``. ``print`` shows it as a table. Raises as the call itself would.
         """
         with self._lock:
-            device, example = next(iter(self.parameters())).device, planned_input(side, shape, self.vae, self._devices)
+            device, example = typical_weight(self.vae).device, planned_input(side, shape, self.vae, self._devices)
             given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
             given.pop("return_dict", None)
             tensors, call, _ = tensors_and_options(side, given)
@@ -206,7 +207,7 @@ class TiledVAE(InPlaceOf):
             if own_tuple := not return_dict and has_own_tuple(getattr(self.vae, side)):
                 given["return_dict"] = False
             more, call, generator = tensors_and_options(side, given)
-            dtype = compute_dtype(self.vae, next(iter(self.vae.parameters())).dtype)
+            dtype = compute_dtype(self.vae, typical_weight(self.vae, x.dtype).dtype)
             with plain_modes(x.device), input_at_fault(side, x, self.vae):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
                 what = side, inputs, call, generator, x.dtype
@@ -247,7 +248,7 @@ class TiledVAE(InPlaceOf):
         return rebuild(spec, tensors)
 
     def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-        return of_the_process(), identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
+        return of_the_process(), identity.digest, device, dtype, typical_weight(self.vae, dtype).dtype
 
     def _session(self, device: torch.device, dtype: torch.dtype) -> Session | SeveralDevices:
         """The one for the model as it is now."""
@@ -255,13 +256,15 @@ class TiledVAE(InPlaceOf):
         key = self._key(identity, device, dtype)
         if key not in self._sessions:
             check_hooks(self.vae)
+            own = key[-1] == dtype
             vae, this, family = self.vae, weakref.ref(self), family_of(self.vae)  # not self: no cycle
             subject = Subject(
                 family,
                 identity.digest if identity.portable else None,
-                lambda: skeleton(vae, dtype) if key[-1] != dtype or made_for_inference(vae) else vae,
+                lambda: vae if own and not made_for_inference(vae) else skeleton(vae, None if own else dtype),
                 lambda _names: weights_of(vae) if (it := this()) is None else it._weights(),
                 borrowed=True,
+                own_types=own,
                 geometry=lambda: FAMILIES[str(family)].geometry(config_of(vae)),
                 setting=lambda name: getattr(vae, name, None),
                 fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),

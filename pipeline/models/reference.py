@@ -68,11 +68,13 @@ def call_reference(module: nn.Module, side: Side, *args: Any, **kwargs: Any) -> 
     return getattr(module, side)(*args, **kwargs)
 
 
-def skeleton(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module's structure with empty parameters of another floating type: enough to capture it, no weight copied."""
+def skeleton(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """The module's structure with empty parameters of another floating type, or of their own: enough to capture it, no
+    weight copied."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        kind = dtype if tensor.is_floating_point() else tensor.dtype
+        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         empty = torch.empty_like(tensor, dtype=kind, device="meta")
-        memo[id(tensor)] = nn.Parameter(empty, False) if isinstance(tensor, nn.Parameter) else empty
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+        vars(memo[id(tensor)]).update(vars(tensor))  # what somebody else keeps there
     return copy.deepcopy(module, memo)

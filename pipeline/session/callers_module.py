@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -29,11 +30,14 @@ __all__ = [
     "input_at_fault",
     "lock_of",
     "planned_input",
+    "typical_weight",
 ]
 
 _INSTEAD = "; enable_model_cpu_offload() works, and TiledVAE(vae, vram=...) bounds memory"
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _ONE_LOCK_EACH = threading.Lock()
+_COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Types of weights that inputs may be of; others are stored in parts of a model, packed or quantised."""
 _LARGEST = 2**63 - 1
 """Bytes that PyTorch can count of a tensor."""
 
@@ -73,7 +77,7 @@ def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.d
         raise UsageError(f"{side}() takes a tensor, not {type(x).__name__}")
     if x.layout != torch.strided:
         raise UsageError(f"{side}() takes a dense tensor; this one is {x.layout}: call to_dense() first")
-    weight = next(iter(vae.parameters()))
+    weight = typical_weight(vae, x.dtype)
     if torch.is_grad_enabled() and x.requires_grad:
         raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
     if x.ndim < 4 or 0 in x.shape:
@@ -102,7 +106,7 @@ def planned_input(side: Side, shape: Sequence[int], vae: nn.Module, devices: Seq
         raise UsageError(f"plan() takes the shape of an input, such as (1, 4, 64, 64), not {shape!r}") from None
     if len(sizes) < 4 or min(sizes) < 1:
         raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size below 1, not {[*sizes]}")
-    weight = next(iter(vae.parameters()))
+    weight = typical_weight(vae)
     check_place(side, weight.device, devices)
     if prod(sizes) * weight.dtype.itemsize > _LARGEST:
         raise UsageError(f"no tensor is as large as {[*sizes]}")
@@ -128,6 +132,20 @@ def input_at_fault(side: Side, x: Tensor, vae: nn.Module) -> Iterator[None]:
             what = "channels" if side == "encode" else "latent channels"
             raise UsageError(f"{side}() got {list(x.shape)}: this VAE has {wanted} {what}, not {x.shape[1]}") from error
         raise
+
+
+def typical_weight(vae: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
+    """A parameter by whose type and device the module goes: of this type where there is one, else of the type that most
+    of its numbers have."""
+    found = next((weight for weight in vae.parameters() if weight.dtype == dtype), None)
+    if found is not None:
+        return found
+    weights = [*vae.parameters()]
+    amounts: Counter[torch.dtype] = Counter()
+    for weight in weights:
+        amounts[weight.dtype] += weight.numel() if weight.dtype in _COMPUTED else 0
+    most = max(amounts, key=amounts.__getitem__)
+    return next(weight for weight in weights if weight.dtype == most)
 
 
 def check_place(side: Side, device: torch.device, devices: Sequence[torch.device]) -> None:

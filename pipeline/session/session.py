@@ -75,7 +75,8 @@ class Session:
         self._watched = borrowed and device.type in ("cpu", "cuda")
         self._fresh = borrowed and not self._watched
         to = None if subject.shared is None else device
-        self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there, to)
+        kind = None if subject.own_types else dtype
+        self._weights = PreparedWeights(subject.weights, kind, self._last, subject.there, to)
         how: Any = {"bounded": limits.vram is not None, "bitwise": limits.bitwise}
         self._settings = partial(backend_settings, preset, dtype, device=device, **how)
         of_sides: Any = {"channels_last": self._last, "peers": peers, "bitwise": limits.bitwise}

@@ -24,13 +24,14 @@ class Subject:
     family: its class among those whose steps and frames are known, None for any other. key: identity of what its graphs
     depend on, None where they may not go to disk. module: gives what graphs are captured from, in the type of the
     computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
-    no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
-    relate, asked for where steps need it. setting: an attribute of the model; None: as the family has it. fits: of
-    graphs from disk, those that can be this model's. still: is it what ``key`` says, also now? Another thread may
-    change it while it is captured. written: gives a side's graph without a capture, of models that have one. check:
-    raises UsageError for a side that has no weights. shared: by side, the graphs that sessions on several devices of
-    this process have in common. Weights are then copied to each device, and who makes those sessions looks whether they
-    change. numbers: weights whose values the key covers, so that graphs may depend on them.
+    no memory; None: all. borrowed: others write into the weights whenever they like. own_types: they are computed with
+    in their own types, not in that of the computation. geometry: how pixels and latents relate, asked for where steps
+    need it. setting: an attribute of the model; None: as the family has it. fits: of graphs from disk, those that can
+    be this model's. still: is it what ``key`` says, also now? Another thread may change it while it is captured.
+    written: gives a side's graph without a capture, of models that have one. check: raises UsageError for a side that
+    has no weights. shared: by side, the graphs that sessions on several devices of this process have in common. Weights
+    are then copied to each device, and who makes those sessions looks whether they change. numbers: weights whose
+    values the key covers, so that graphs may depend on them.
     """
 
     family: str | None
@@ -39,6 +40,7 @@ class Subject:
     weights: Callable[[Sequence[str]], Mapping[str, Tensor]]
     there: Callable[[], Mapping[str, Tensor]] | None = None
     borrowed: bool = False
+    own_types: bool = False
     geometry: Callable[[], LatentGeometry] | None = None
     setting: Callable[[str], int | None] = lambda _name: None
     fits: Fits | None = None

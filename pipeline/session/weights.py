@@ -44,14 +44,15 @@ class PreparedWeights:
     def __init__(
         self,
         source: Callable[[Sequence[str]], Mapping[str, Tensor]],
-        dtype: torch.dtype,
+        dtype: torch.dtype | None,
         channels_last: bool,
         there: Callable[[], Mapping[str, Tensor]] | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """source: the current weights, at least those of the names it is given. dtype: that of floating weights.
-        channels_last: whether they are laid out so; otherwise they lie as they do. there: those that asking the source
-        takes no memory for; None where it never does. device: that they are brought to; None: where they are."""
+        """source: the current weights, at least those of the names it is given. dtype: that of floating weights; None:
+        their own. channels_last: whether they are laid out so; otherwise they lie as they do. there: those that asking
+        the source takes no memory for; None where it never does. device: that they are brought to; None: where they
+        are."""
         self._device = device
         self._source, self._dtype, self._channels_last = source, dtype, channels_last
         self._there = there or (lambda: source([]))
@@ -141,7 +142,7 @@ class PreparedWeights:
         return self._done[name][1]
 
     def _form(self, weight: Tensor) -> tuple[torch.dtype, torch.memory_format | None]:
-        kind = self._dtype if weight.is_floating_point() else weight.dtype
+        kind = self._dtype if self._dtype is not None and weight.is_floating_point() else weight.dtype
         return kind, memory_format(weight.ndim, True) if self._channels_last else None
 
     def _is_ready(self, weight: Tensor) -> bool:

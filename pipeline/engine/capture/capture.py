@@ -26,6 +26,7 @@ from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortc
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.known_numbers import known_numbers
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
+from tvae.pipeline.engine.capture.marks import mark, marks_of
 from tvae.pipeline.engine.capture.passing import may_pass
 from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.said_precision import said_precision
@@ -34,7 +35,7 @@ from tvae.pipeline.engine.capture.types_of_sizes import refusing_types
 from tvae.pipeline.engine.capture.whole_numbers import Names, reads_numbers, sizes_stay_sizes
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size, symbols
-from tvae.pipeline.errors import UnsupportedOp, UsageError
+from tvae.pipeline.errors import UnsupportedOp, UsageError, in_module
 
 __all__ = ["capture"]
 
@@ -50,18 +51,19 @@ class _Entry(nn.Module):
     def __init__(self, module: nn.Module, fn: Callable[..., Sequence[Tensor]], numbers: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.model = module
-        self._fn, self._numbers = fn, numbers
+        self._fn, self._numbers, self._marks = fn, numbers, marks_of(module)
         self.choice: Choice | None = None
         self.sizes_stay = False
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if self.choice is not None:
             self.choice.state(inputs)
+        mark(self.model, self._marks)
         # not for longer: who copies the module in that time would copy what is put there
         with (
             said_precision(inputs[0].device) as check,
-            refusing_draws(),
-            SymbolicFactories(check),
+            refusing_draws(self.model),
+            SymbolicFactories(self.model, check),
             sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
             known_numbers(self.model, self._numbers),
         ):
@@ -115,16 +117,18 @@ def _captured(entry: _Entry, inputs: Sequence[Tensor], rows: int) -> Graph:
         if isinstance(failed[-1], UnsupportedOp):
             failed[-1].may_pass |= passing
             raise failed[-1]
-        line = (str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]
-        why = f"torch.export says: {line}"
+        why = line = f"torch.export says: {(str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]}"
         if "guard on data-dependent" in line:
             why = "it goes by the values of a tensor, as in `if x.any()` or `x.item()` (data-dependent expression)"
         if "fake tensor in the exported program constant" in line:
             why = "it changes a tensor that is kept from call to call, as in `self.x.data.copy_(y)`"
+        if (by := place_in(module, failed[-1].__traceback__)).op != "torch.export":
+            raised = by.op.startswith(("raise ", "assert "))  # whose words are said already
+            why += f"; it is raised {in_module(by.module)}" if raised else f"; of '{by.op}' {in_module(by.module)}"
         raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False, may_pass=passing) from failed[0]
     finally:
         # the exporter leaves reference cycles, which would keep them alive for a while
-        del entry.model, entry._fn, entry._numbers
+        del entry.model, entry._fn, entry._numbers, entry._marks
         if failed:
             failed.clear()
             gc.collect()  # PyTorch 2.11 leaves their frames in reference cycles
@@ -210,11 +214,11 @@ class _Translator:
         value = n.meta.get("val")
         if value is None or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
             return  # size arithmetic: it is part of the size expressions that use it
-        name = f"{n.target.__module__}.{n.target.__name__}"
-        if isinstance(n.target, torch._ops.OpOverload):
-            name = str(n.target)
-        elif name == "_operator.getitem":
-            name = "operator.getitem"
+        plain = isinstance(n.target, torch._ops.OpOverload)
+        name = str(n.target) if plain else f"{n.target.__module__}.{n.target.__name__}".removeprefix("_")
+        if not plain and name != "operator.getitem":
+            why = "it is none of PyTorch's operations on tensors, but works on functions, as torch.vmap does"
+            raise UnsupportedOp(name, _module_of(n), why, whole=False)
         if name.split(".")[1] in _CHECKS:
             return
         args = tuple(self._arg(a, n) for a in n.args)

@@ -18,6 +18,7 @@ from tvae.pipeline.engine.capture.global_hooks import hooks_on_models_alone
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
 from tvae.pipeline.engine.capture.kinds_of_sizes import sizes_are_numbers
 from tvae.pipeline.engine.capture.maths import sizes_in_functions
+from tvae.pipeline.engine.capture.no_compiler import no_compiler_for_models
 from tvae.pipeline.engine.capture.patched_functions import patched_once
 from tvae.pipeline.engine.capture.quiet import quiet
 from tvae.pipeline.engine.capture.quotients import whole_quotients
@@ -53,6 +54,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_no_graph_is_printed())
         settings.enter_context(_distributions_are_not_checked())
         settings.enter_context(_suggestions_may_fail())
+        settings.enter_context(no_compiler_for_models())
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
         settings.enter_context(sizes_in_functions())

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.capture.drawn_numbers import check_generator
 from tvae.pipeline.engine.capture.interpolated import interpolated_as
 from tvae.pipeline.engine.capture.tensors_of_sizes import TensorsOfSizes
+from tvae.pipeline.engine.capture.texts import TEXTS, text_of
 
 __all__ = ["SymbolicFactories"]
 
@@ -20,17 +22,22 @@ class SymbolicFactories(TorchFunctionMode):
     """Factories that would make a symbolic size a constant.
 
     Those of noise accept one only in the overload without a generator (who draws it is decided later), and
-    ``linspace`` accepts none; tensors of sizes have a file of their own. check: called before every operation.
+    ``linspace`` accepts none; tensors of sizes have a file of their own, and so have texts of tensors, which come by
+    here, too. model: that is traced. check: called before every operation.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, model: nn.Module, check: Callable[[], None]) -> None:
         super().__init__()
-        self._check = check
+        self._model, self._check = model, check
         self._of_sizes = TensorsOfSizes()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._check()
         kwargs = dict(kwargs or {})
+        if func in TEXTS:
+            return text_of(self._model, func, args, kwargs)
+        if "generator" in kwargs:
+            check_generator(self._model, func, kwargs["generator"])
         if func in (torch.randn, torch.rand):
             kwargs.pop("generator", None)
         if func is torch.linspace:

@@ -20,7 +20,7 @@ from torch import nn
 
 from tvae.pipeline.engine.ir.graph import Constant
 
-__all__ = ["Lost", "noting_constants"]
+__all__ = ["Lost", "asking_module", "noting_constants"]
 
 
 Lost = dict[str, Constant]
@@ -103,3 +103,11 @@ def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:
             return Constant(op or line, names[id(inside["self"])])
         frame = frame.f_back
     return Constant(op or line, "")
+
+
+def asking_module(model: nn.Module, frame: FrameType | None) -> str:
+    """The innermost module of the model that a frame works for, by name."""
+    names = {id(module): name for name, module in model.named_modules()}
+    while frame is not None and id(frame.f_locals.get("self")) not in names:
+        frame = frame.f_back
+    return "" if frame is None else names[id(frame.f_locals["self"])]

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Collection
 
+import torch
 from torch import nn
 
 from tvae.pipeline.errors import UsageError
@@ -38,6 +39,8 @@ class Identity:
         self.numbers = numbers
         parts = module.named_modules()
         self._trained = {name: type(part).__name__ for name, part in parts if part.training and _learns(part)}
+        weights = [*module.named_parameters(), *module.named_buffers()]
+        self._sparse = {name: weight.layout for name, weight in weights if weight.layout is not torch.strided}
         walk = Walk(module, ignored, numbers=numbers)
         walk.run()
         self.why = walk.why
@@ -54,9 +57,14 @@ class Identity:
         return self._watch.unchanged()
 
     def evaluated(self) -> Identity:
-        """Itself. Raises UsageError for a module with a layer in training that behaves otherwise then."""
+        """Itself. Raises UsageError for a module with a layer in training that behaves otherwise then, or with weights
+        that are not dense."""
         for name, kind in self._trained.items():
             raise UsageError(f"{kind} '{name}' is in training, in which its results differ: call eval() on the VAE")
+        for name, layout in self._sparse.items():
+            raise UsageError(
+                f"the VAE's '{name}' is {layout}, and tvae computes with dense weights: call to_dense() on it"
+            )
         return self
 
 
@@ -64,8 +72,10 @@ def _learns(part: nn.Module) -> bool:
     """Does a layer of PyTorch's give other results in training?"""
     if isinstance(part, nn.modules.dropout._DropoutNd | nn.AlphaDropout | nn.FeatureAlphaDropout):
         return part.p > 0
+    if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
+        return True  # each call brings it nearer to the weight's norm
     statistics = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
-    return statistics or isinstance(part, nn.RReLU)
+    return statistics or isinstance(part, nn.RReLU) or type(part).__name__ == "_SpectralNorm"
 
 
 def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED, *, numbers: bool = False) -> Identity:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +49,14 @@ _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 
 class Reach:
     """See the module's docstring. sources: modules that hold the code that was met, other than libraries'.
-    asks_training: does some of it mention ``training``?"""
+    asks_training: does some of it mention ``training``? asks_gradients: or ``requires_grad``? mentioned: the names that
+    it mentions."""
 
     def __init__(self, walk: Walk) -> None:
         self.sources: set[str] = set()
-        self.asks_training = False
+        self.asks_training = self.asks_gradients = False
         self._walk = walk
-        self._mentioned: set[str] = set()
+        self.mentioned: set[str] = set()
         self._spaces: dict[type, Mapping[str, Any]] = {}  # vars() of a class is another object each time
         self._holders: dict[str, list[type]] = defaultdict(list)
         self._members: set[tuple[type, str]] = set()
@@ -70,8 +72,8 @@ class Reach:
     def mention(self, names: tuple[str, ...]) -> None:
         """Some code mentions these names, so members with these names may be used."""
         for name in names:
-            if name not in self._mentioned:
-                self._mentioned.add(name)
+            if name not in self.mentioned:
+                self.mentioned.add(name)
                 for kind in self._holders.get(name, ()):
                     self._member(kind, name)
 
@@ -87,7 +89,7 @@ class Reach:
             self._walk.watch.size(space)
             for name in sorted(space):
                 self._holders[name].append(base)
-                if name in self._mentioned or (name.startswith("__") and name.endswith("__")):
+                if name in self.mentioned or (name.startswith("__") and name.endswith("__")):
                     self._member(base, name)
 
     def described(self, value: Any, path: str) -> str:
@@ -144,9 +146,11 @@ class Reach:
         watch.function(function)
         digest, names = code_of(function.__code__)
         self.asks_training |= "training" in names
+        self.asks_gradients |= "requires_grad" in names
         if _ENVIRONMENT & {*names}:
-            self._walk.lines.append(f"environment {_environment(names)}")
-            watch.view(lambda: _environment(names))
+            read = (*names, *filter(str.isidentifier, _texts_of(function)))
+            self._walk.lines.append(f"environment {_environment(read)}")
+            watch.view(lambda: _environment(read))
         for cell in cells.values():
             watch.cell(cell)
         if function.__kwdefaults__:
@@ -175,8 +179,7 @@ class Reach:
 
     def _imports(self, function: FunctionType, names: tuple[str, ...], path: str) -> list[str]:
         """What it imports when it is called, of modules that are there."""
-        package, space = str(function.__globals__.get("__package__") or ""), function.__globals__
-        texts = tuple(text for n in read_as_global(function.__code__) if type(text := space.get(n)) is str)
+        package, texts = str(function.__globals__.get("__package__") or ""), _texts_of(function)
         told: list[str] = []
         for code in codes_of(function.__code__):
             for name, wanted in imports_inside(code, package):
@@ -272,6 +275,13 @@ def _of_classes(kind: type) -> tuple[type, ...]:
     return above.__mro__ if written and not library_class(above) else ()
 
 
+def _texts_of(function: FunctionType) -> tuple[str, ...]:
+    """Strings that it finds under names of its module, and has as defaults of arguments."""
+    space, given = function.__globals__, (function.__defaults__ or (), (function.__kwdefaults__ or {}).values())
+    found = (*(space.get(name) for name in sorted(read_as_global(function.__code__))), *chain(*given))
+    return tuple(text for text in found if type(text) is str)
+
+
 def _environment(names: tuple[str, ...]) -> list[tuple[str, str]]:
     """Variables of the environment that code may read: those of whose names it has the text."""
-    return [(name, os.environ[name]) for name in sorted(names) if name in os.environ]
+    return [(name, os.environ[name]) for name in sorted({*names}) if name in os.environ]

@@ -54,6 +54,7 @@ class Walk:
         self._numbers: dict[int, int] = {}
         self.met: list[Any] = []
         self._queue: deque[Callable[[], None]] = deque()
+        self._marked: dict[int, tuple[Tensor, str, set[str]]] = {}
         self._tree = {id(part): name for name, part in root.named_modules()}
         self.reach = Reach(self)
 
@@ -63,10 +64,16 @@ class Walk:
             self.value(part, self._tree[id(part)])
         for name in GLOBAL_HOOKS:
             self.lines.append(self._hooks(vars(torch_module), name, name))
-        while self._queue:
-            self._queue.popleft()()
+        while True:
+            while self._queue:
+                self._queue.popleft()()
+            if not self._tell_marks():
+                break
         if self.reach.asks_training:
             self.lines.append(f"in training: {[name for name, part in self._root.named_modules() if part.training]}")
+        if self.reach.asks_gradients:
+            self.lines.append(f"with gradients: {_with_gradients(self._root)}")
+            self.watch.view(lambda: _with_gradients(self._root))
         self.watch.seal()
 
     def close(self) -> None:
@@ -116,11 +123,26 @@ class Walk:
         if value is None:
             return "None"
         self.watch.tensor(value)
+        if id(value) not in self._marked:
+            self._marked[id(value)] = value, path, set()
+            self.watch.container(vars(value))
         if type(value) not in _TENSORS or value.layout is not torch.strided:
             return self.opaque(value, path, f"a tensor of class {type(value).__qualname__}")
         number = self._numbers.get(id(value))
         number = self._number(value) if number is None else number
         return f"tensor {number} {tuple(value.shape)} {value.stride()} {value.dtype}"
+
+    def _tell_marks(self) -> bool:
+        """Tell attributes that somebody gave to tensors, of names that some code mentions. Were there such that had not
+        been told?"""
+        found = False
+        for value, path, told in self._marked.values():
+            names = (vars(value).keys() & self.reach.mentioned) - told
+            if names:
+                found = True
+                told |= names
+                self.lines.append(f"{path} {self.attributes({n: vars(value)[n] for n in names}, path)}")
+        return found
 
     def _number(self, value: Any) -> int:
         number = self._numbers[id(value)] = len(self.met)
@@ -193,6 +215,11 @@ class Walk:
             for n, (key, hook) in enumerate(hooks.items())
         ]
         return f"hooks {told}"
+
+
+def _with_gradients(root: nn.Module) -> list[str]:
+    """Weights that require gradients, which some code asks for."""
+    return [name for name, weight in root.named_parameters() if weight.requires_grad]
 
 
 def _bytes(value: Tensor) -> bytes:

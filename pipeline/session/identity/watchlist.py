@@ -15,6 +15,7 @@ from operator import attrgetter, itemgetter
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.session.identity.code import PLAIN
@@ -153,7 +154,8 @@ class Watchlist:
     # -- the answer ------------------------------------------------------------------------------------------------
     def seal(self) -> None:
         """Everything has been named; from now on ``unchanged`` may be asked."""
-        tensors = [t for t in self._tensors.values() if type(t) in (Tensor, nn.Parameter, nn.Buffer)]
+        plain = [t for t in self._tensors.values() if type(t) in (Tensor, nn.Parameter, nn.Buffer)]
+        tensors = [t for t in plain if t.layout is torch.strided]
         self._placed = [t for t in tensors if t.data_ptr()]
         self._unplaced = [t for t in tensors if not t.data_ptr()]  # on meta, or empty: only its type can tell
         self._counted = [t for t in self._tensors.values() if not t.is_inference()]  # the others count no writes

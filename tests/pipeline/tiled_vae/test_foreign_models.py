@@ -118,3 +118,64 @@ class Guarded(Foreign):
 def test_a_model_that_goes_by_values_is_told_so() -> None:
     with pytest.raises(UnsupportedOp, match=r"'Guarded' cannot be captured: .*goes by the values of a tensor"):
         TiledVAE(Guarded(), strip=2).decode(torch.zeros(1, 4, 3, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr"])
+def test_sparse_weights_are_refused(kind: str) -> None:
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
+            self.mix = nn.Parameter(getattr(torch.eye(4), kind)(), requires_grad=False)
+
+        def encode(self, x: Tensor) -> Tensor:
+            h = self.conv(x)
+            return torch.mm(self.mix, h[0].flatten(1)).reshape(h.shape)
+
+        decode = encode
+
+    tiled = TiledVAE(Sparse().eval(), "cpu", strip=2)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"the VAE's 'mix' is torch\.sparse_"):
+            tiled.encode(torch.randn(1, 3, 8, 8))
+
+
+def test_functions_of_functions_are_refused() -> None:
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+        def encode(self, x: Tensor) -> Tensor:
+            return torch.vmap(lambda a: (a - a.mean()) / a.std())(self.conv(x))
+
+        decode = encode
+
+    for options in ({}, {"allow_whole": True}):
+        tiled = TiledVAE(Mapped().eval(), "cpu", strip=2, **options)  # type: ignore[arg-type]
+        for rows in (1, 8):
+            with pytest.raises(UnsupportedOp, match=r"batch_dim' in the model itself .* as torch\.vmap does"):
+                tiled.encode(torch.randn(2, 3, rows, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm")
+@pytest.mark.parametrize("place", [nn.utils.parametrizations, nn.utils], ids=["parametrised", "hook"])
+def test_spectral_norms_in_training_are_refused(place: Any) -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = place.spectral_norm(nn.Conv2d(3, 4, 3, padding=1))
+
+        def encode(self, x: Tensor) -> Tensor:
+            h: Tensor = self.conv(x)
+            return h
+
+        decode = encode
+
+    tiled, x = TiledVAE(model := Normed().train(), "cpu", strip=2), torch.randn(1, 3, 8, 8)
+    with pytest.raises(UsageError, match=r"is in training, .* call eval\(\)"):
+        tiled.encode(x)
+    model.eval()
+    with torch.no_grad():
+        assert relative_l2(tiled.encode(x), model.encode(x)) < 1e-5

@@ -64,8 +64,84 @@ def test_numbers_that_are_the_same_in_every_call(name: str) -> None:
 
 def test_other_threads_draw_on() -> None:
     found: list[float] = []
-    with refusing_draws():
+    with refusing_draws(nn.Module()):
         thread = threading.Thread(target=lambda: found.extend([random.random(), float(np.random.rand())]))
         thread.start()
         thread.join(20)
     assert len(found) == 2
+
+
+def of_its_own(model: Any, h: Tensor) -> Tensor:
+    return h + torch.randn(h.shape, generator=torch.Generator().manual_seed(4))
+
+
+def kept(model: Any, h: Tensor) -> Tensor:
+    return h + torch.rand(h.shape, generator=model.generator.manual_seed(4))
+
+
+def in_place(model: Any, h: Tensor) -> Tensor:
+    return h + torch.empty_like(h).normal_(generator=model.generator)
+
+
+def seeded(model: Any, h: Tensor) -> Tensor:
+    torch.manual_seed(4)
+    return h + torch.randn_like(h)
+
+
+def forked(model: Any, h: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        return h + torch.randn_like(h)
+
+
+class Noisy(nn.Module):
+    def __init__(self, of: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.of, self.generator = of, torch.Generator()
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.of(self, h)
+
+
+class Around(nn.Module):
+    def __init__(self, of: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.noisy = nn.Conv2d(3, 4, 3, padding=1), Noisy(of)
+
+    def encode(self, x: Tensor) -> Tensor:
+        h: Tensor = self.noisy(self.conv(x))
+        return h
+
+    decode = encode
+
+
+OWN = {
+    of_its_own: "torch.randn",
+    kept: "torch.rand",
+    in_place: "torch.normal_",
+    seeded: "torch.manual_seed",
+    forked: "torch.random.fork_rng",
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("of", OWN, ids=lambda of: of.__name__)
+def test_generators_of_a_models_own_are_refused(of: Callable[[Any, Tensor], Tensor]) -> None:
+    tiled, x = TiledVAE(Around(of).eval(), "cpu", strip=4), torch.randn(1, 3, 9, 8)
+    before = torch.get_rng_state()
+    for _ in range(2):
+        with pytest.raises(UnsupportedOp, match=rf"'{OWN[of]}' in module 'noisy' .* the same numbers"):
+            tiled.encode(x)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("generator", [None, torch.default_generator], ids=["none", "default"])
+def test_the_callers_generator_may_be_named(generator: torch.Generator | None) -> None:
+    def noisy(model: Any, h: Tensor) -> Tensor:
+        return h + torch.randn(h.shape, generator=generator)
+
+    model, x = Around(noisy).eval(), torch.randn(1, 3, 9, 8)
+    torch.manual_seed(5)
+    want = model.encode(x)
+    torch.manual_seed(5)
+    assert float((TiledVAE(model, "cpu", strip=4).encode(x) - want).norm() / want.norm()) < 1e-5

@@ -37,7 +37,7 @@ def test_the_type_is_the_dispatchers(dims: int, how: dict[str, Any], dtype: torc
             want = F.interpolate(x, scale_factor=2.0, **how).dtype
             assert interpolated_as(x, **how) == want
             assert autocast or want == dtype
-            with SymbolicFactories(lambda: None):
+            with SymbolicFactories(torch.nn.Module(), lambda: None):
                 by_place = [how["mode"], None, None, how.get("antialias", False)]
                 assert F.interpolate(x, None, 2.0, *by_place).dtype == want
                 assert F.interpolate(input=x, scale_factor=2.0, **how).dtype == want
