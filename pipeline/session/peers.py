@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +28,7 @@ from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
 from tvae.pipeline.session.failed_call import FailedCall
 from tvae.pipeline.session.input_sums import Start, SumsLater, sums_of
-from tvae.pipeline.session.smaller_groups import known_groups, smaller_group
+from tvae.pipeline.session.smaller_groups import check_member, known_groups, smaller_group
 from tvae.pipeline.session.words import Words
 
 __all__ = ["Peers", "Told", "same_call"]
@@ -60,6 +60,7 @@ class Peers:
         self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False, first_only: bool = False
     ) -> None:
         self.gather, self.must_share, self.first_only, self._group = gather, must_share, first_only, group
+        check_member(group)
         self._all = exchange_of(group)
         self._on_host = "cpu:" in dist.get_backend_config(group)
         self.rank, self.count = self._all.rank, self._all.ranks
@@ -68,6 +69,11 @@ class Peers:
         self.failed = FailedCall(self._words, told_at_end=self._on_host)
         self._models: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._numbers_of_models = itertools.count()
+
+    def call(self, *, of_all: bool = True) -> AbstractContextManager[None]:
+        """See ``FailedCall``. Raises UsageError where the group was destroyed."""
+        check_member(self._group)
+        return self.failed.call(of_all=of_all)
 
     def meet(self, count: int) -> None:
         """Before the first so many ranks compute without the others, which call it, too."""

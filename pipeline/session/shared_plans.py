@@ -96,7 +96,7 @@ class SharedPlans:
             ("version of PyTorch", versions()["torch"]),
             ("call", (self._side, call)),
             ("input size", shapes),
-            ("limit of memory", replace(limits, spill=None)),
+            ("setting (strip, vram, rows or bitwise)", replace(limits, spill=None)),
             ("VAE", text),
             ("layout in memory (preset)", self._channels_last),
             ("wish for results (gather)", self._peers.gather),

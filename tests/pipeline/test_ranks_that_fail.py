@@ -168,6 +168,24 @@ def ways(rank: int) -> list[str]:
     return [line for line in found if line]
 
 
+def late(rank: int) -> list[str]:
+    """Of a group that has no way between CPUs, as one of NCCL alone: the others have NaN, and are told at the next
+    call."""
+    model, error = SharingVAE(), RuntimeError("an operation")
+    backends = mock.patch.object(dist, "get_backend_config", return_value="cuda:gloo")
+    with backends, mock.patch.object(torch.Tensor, "cuda", lambda x: x):
+        vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
+        agrees(vae, model, "decode", Z)
+        with failing(PLACES["run"], error, 0) if rank == 1 else nullcontext():
+            said = told(lambda: vae.decode(Z)) if rank == 1 else str(bool(vae.decode(Z).isnan().any()))
+        said = [said, told(lambda: vae.decode(Z))]
+        agrees(vae, model, "decode", Z)
+    before = "failed in the call before this one, which gave NaN: RuntimeError: an operation"
+    who = f"this rank {before}; all ranks raise this now, so that their next calls are the same ones"
+    want = ["True", f"RankError: rank 1 {before}"] if rank != 1 else ["RuntimeError: an operation", f"RankError: {who}"]
+    return [] if said == want else said
+
+
 def interrupted(rank: int) -> list[str]:
     """By Ctrl-C while it waits for a word, and for messages, of a rank that is slow."""
     model, found = SharingVAE(), list[str]()
@@ -191,7 +209,7 @@ def interrupted(rank: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do", [clips, ways, interrupted])
+@pytest.mark.parametrize("do", [clips, ways, late, interrupted])
 def test_other_ways_to_fail(do: Callable[[int], list[str]]) -> None:
     for found in in_ranks(RANKS, do):
         assert not found, "\n".join(found)
