@@ -6,7 +6,7 @@
     │   └── OutOfMemory one input needs more memory than there is
     ├── OutputError     one result cannot be written: a full disk, a folder that is gone or closed (exit code 3)
     ├── PlanError       no plan fits: the budget is too small, a shape the model cannot represent (exit code 2)
-    ├── RankError       another process that shares a run died, or hangs (exit code 1)
+    ├── RankError       another process that shares a run failed, died, or hangs (exit code 1)
     └── UnsupportedOp   the captured graph holds an operation the engine has no rule for (exit code 2)
 
 Exit codes are given by the command line alone; the library only raises. The message of every error is one line
@@ -63,7 +63,8 @@ class PlanError(TvaeError):
 
 
 class RankError(TvaeError):
-    """Another process that shares a run died, or does not answer in time: this one cannot go on either."""
+    """Another process that shares a run died, or does not answer in time: this one cannot go on either. Or it failed in
+    a call, which the message names with its error: the next call may succeed."""
 
 
 class UnsupportedOp(TvaeError):

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,7 @@ class TiledVAE(InPlaceOf):
         ``least_budget`` (the smallest ``vram`` that works, in bytes), ``seconds`` (an estimate), ``bound`` (what takes
         most of that time) and ``to_json()``. ``print`` shows it as a table. Raises as the call itself would.
         """
-        with self._lock:
+        with self._lock, nullcontext() if self._peers is None else self._peers.call(of_all=False):
             device, example = typical_weight(self.vae).device, planned_input(side, shape, self.vae, self._devices)
             given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
             given.pop("return_dict", None)
@@ -196,7 +197,7 @@ class TiledVAE(InPlaceOf):
                 return self._numbers.attempt(self.vae, lambda: planned_call(self._session(device, dtype), *what))
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
-        with self._lock:
+        with self._lock, nullcontext() if self._peers is None else self._peers.call():
             for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
                 hook: Any = hooked.__dict__.get("_hf_hook")
                 if hasattr(hook, "pre_forward"):

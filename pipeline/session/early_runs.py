@@ -69,12 +69,12 @@ class EarlyRuns:
             return None
         now = start_of(inputs[0].device)
         with same_call(self._peers, session, (task.side, call), inputs, now) as told:
-            try:
+            ready, start, replay = None, now, None
+            with self._peers.failed.kept():
                 ready, start = self._replayable(key), self._weights.start(now)
                 replay = None if ready is None else ready.runner.at_hand(inputs, self._runs)
-            finally:
-                told.agree()
-            if ready is not None:
+            told.agree()
+            if ready is not None and self._peers.failed.error is None:
                 found = self._begun(ready, start, inputs, replay)
             else:  # the others wait for what this rank sends
                 found = session.compute(task, inputs, call)

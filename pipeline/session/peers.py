@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -19,14 +20,16 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
-from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange
+from tvae.pipeline.engine.run.empty_run import META, EmptyExchange, Skipped, no_numbers
+from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.nccl_exchange import exchange_of
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
+from tvae.pipeline.session.failed_call import FailedCall
 from tvae.pipeline.session.input_sums import Start, SumsLater, sums_of
-from tvae.pipeline.session.smaller_groups import known_groups, smaller_group, time_out
-from tvae.pipeline.session.word_board import MOST_NUMBERS, WordBoard, board_of
+from tvae.pipeline.session.smaller_groups import check_member, known_groups, smaller_group
+from tvae.pipeline.session.words import Words
 
 __all__ = ["Peers", "Told", "same_call"]
 
@@ -46,22 +49,31 @@ class Peers:
     """
 
     first_only = False
-    _has_looked = False
-    _group_number = 0
-    _board: WordBoard | None = None
+    _group_number = _passed = 0
     _all: Exchange
     _fewer: dict[int, Exchange | None]
+    _words: Words
+    failed: FailedCall
+    """What becomes of this rank's failures."""
 
     def __init__(
         self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False, first_only: bool = False
     ) -> None:
         self.gather, self.must_share, self.first_only, self._group = gather, must_share, first_only, group
+        check_member(group)
         self._all = exchange_of(group)
         self._on_host = "cpu:" in dist.get_backend_config(group)
         self.rank, self.count = self._all.rank, self._all.ranks
         self._fewer = {self.count: self._all}
+        self._words = Words(group, self._all, on_host=self._on_host)
+        self.failed = FailedCall(self._words, told_at_end=self._on_host)
         self._models: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._numbers_of_models = itertools.count()
+
+    def call(self, *, of_all: bool = True) -> AbstractContextManager[None]:
+        """See ``FailedCall``. Raises UsageError where the group was destroyed."""
+        check_member(self._group)
+        return self.failed.call(of_all=of_all)
 
     def meet(self, count: int) -> None:
         """Before the first so many ranks compute without the others, which call it, too."""
@@ -97,13 +109,18 @@ class Peers:
     ) -> tuple[Callable[[], object], Callable[[Sequence[int]], list[list[int]]] | None]:
         """See ``same_call``. Tells the others, and gives what waits for their word; and what compares inputs, and what
         every rank says besides, None where inputs are compared with the rest."""
+        self.failed.begin()
         number = self._models.get(model)
         if number is None:
             number = self._models[model] = next(self._numbers_of_models)
         facts = _digests_of_call(repr(number), repr(call), repr([tuple(x.shape) for x in inputs]))
         if self._on_host:
-            said, later = self._said_later(facts), SumsLater(inputs, start)
-            return lambda: self._check(_FACTS, said()), lambda more: self._compare([_INPUT], _joined(later(), more))
+            said, sums_later = self._said_later(facts), list[SumsLater]()
+            with self.failed.kept():  # the others have been told of the call
+                sums_later.append(SumsLater(inputs, start))
+            return lambda: self._check(_FACTS, said()), lambda more: self._compare(
+                [_INPUT], _joined(sums_later[0](), more)
+            )
         sums = sums_of(inputs)  # they stay on their device: a rank waits once, for what all have said
         said = self._said_later(torch.cat([facts.to(sums.device), sums]))
         return lambda: self._check([*_FACTS, _INPUT], said()), None
@@ -114,18 +131,51 @@ class Peers:
         """A value of which each rank has its own rows, on every rank that wants results, or everywhere; on others their
         own rows."""
         held = [(0, axis.rows)] * len(own) if everywhere else self._held(own, axis.rows)
-        buffer = widened(part, axis, own[self.rank], held[self.rank], channels_last=channels_last)
-        whole = PartOfRows(buffer, axis, held[self.rank][0], own, held)
-        swap_rows(self._all, [whole], channels_last=channels_last)
-        return buffer
+
+        def swapped(peers: Peers, part: Tensor) -> Tensor:
+            buffer = widened(part, axis, own[peers.rank], held[peers.rank], channels_last=channels_last)
+            whole = PartOfRows(buffer, axis, held[peers.rank][0], own, held)
+            swap_rows(peers._all, [whole], channels_last=channels_last)
+            return buffer
+
+        return self._answered(part.device, lambda: swapped(self, part), lambda peers: swapped(peers, part.to(META)))
 
     def from_first(
         self, value: Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
     ) -> Tensor:
         """A whole value that the first rank has, on every rank."""
-        found = torch.empty(shape, dtype=dtype, device=device) if value is None else value.contiguous()
-        self._all.broadcast(found)
+
+        def given(peers: Peers, value: Tensor | None, device: torch.device) -> Tensor:
+            found = torch.empty(shape, dtype=dtype, device=device) if value is None else value.contiguous()
+            peers._all.broadcast(found)
+            return found
+
+        return self._answered(device, lambda: given(self, value, device), lambda peers: given(peers, None, META))
+
+    def messages(self) -> int:
+        """How many have been on their way."""
+        return self._passed + sum(getattr(exchange, "count", 0) for exchange in self._fewer.values())
+
+    def pass_on(self, more: int) -> None:
+        """So many were on their way that no exchange has counted, or so many fewer than were counted."""
+        self._passed += more
+
+    def empty(self, device: torch.device, before: int) -> Peers:
+        """These, with which nothing but the messages of a call is passed on, those since ``before`` left out; for
+        tensors of the ``meta`` device. device: this rank's."""
+        found, skipped = copy(self), Skipped(self.messages() - before)
+        found._fewer = {n: each and EmptyExchange(each, device, skipped) for n, each in self._fewer.items()}
+        found._all = EmptyExchange(self._all, device, skipped)
+        found.failed = FailedCall(self._words, told_at_end=False)
         return found
+
+    def _answered(self, device: torch.device, do: Callable[[], Tensor], without: Callable[[Peers], Tensor]) -> Tensor:
+        """What it gives; where this rank has failed, of ``without`` the shape."""
+        before = self.messages()
+        if self.failed.error is None:
+            with self.failed.kept():
+                return do()
+        return no_numbers(without(self.empty(device, before)), device)
 
     def nothing(self, shape: Sequence[int], axis: Axis, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The rows of a rank that has none."""
@@ -155,24 +205,7 @@ class Peers:
 
     def _said_later(self, mine: Tensor) -> Callable[[], list[list[int]]]:
         """Tells the others now; what it gives waits for their numbers."""
-        gathered = self._gathered(mine)
-
-        def every() -> list[list[int]]:
-            found: list[list[int]] = torch.stack(gathered()).tolist()
-            return found
-
-        return every
-
-    def _gathered(self, numbers: Tensor) -> Callable[[], list[Tensor]]:
-        if self._on_host and isinstance(self._all, GroupExchange):
-            if not self._has_looked:
-                self._has_looked, self._board = True, board_of(self._all, time_out(self._group).total_seconds())
-            told = numbers.cpu()
-            if self._board is not None and 0 < told.numel() <= MOST_NUMBERS:
-                return self._board.tell(told)
-            return self._all.gather_later(told)
-        found = self._all.gather(numbers.cuda())
-        return lambda: found
+        return self.failed.uninterrupted(self._words.tell(mine))
 
 
 @dataclass
@@ -210,10 +243,12 @@ def same_call(
     agree, compare_inputs = peers.check_call(model, call, inputs, start)
     told = Told(agree)
     yield told
+    peers.failed.end()
     if compare_inputs is not None:
         every = compare_inputs([told.changed, told.recorded, told.weights])
         _, changed, recorded, told.weights_of_all = zip(*every, strict=True)
         told.changed_somewhere, told.recorded_everywhere = any(changed), all(recorded)
+    peers.failed.over()
 
 
 def _joined(sums: Tensor, more: Sequence[int]) -> Tensor:

@@ -11,7 +11,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,14 +35,15 @@ from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, bytes_ther
 from tvae.pipeline.session.first_runs import takes_definitions
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.recall import recall
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.session.shared_plans import SharedPlans
+from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.warmup import rehearse
 from tvae.pipeline.session.weights import PreparedWeights
 
 __all__ = ["NO_SINKS", "Compiled"]
 
-_KEPT_SHAPES = 256
 NO_SINKS: Mapping[int, Any] = {}
 _Way = tuple[Captured, ChosenPlan, dict[str, Tensor] | None]
 """The graph, the plan, and its weights where they have been asked for."""
@@ -109,6 +110,16 @@ class Compiled:
         """
         way = self._prepare(inputs, limits, call, sinks, weights)
         return Ready(self._runner(inputs, weights, limits, way, record=record), way[1], way[0].spec)
+
+    def agreed(
+        self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, weights: PreparedWeights | None
+    ) -> tuple[ChosenPlan, SharedRun]:
+        """The plan by which ranks run what this one does not. weights: to agree on one; None raises LookupError where
+        they have not."""
+        assert self._shared is not None
+        with nullcontext() if weights is not None else self._shared.only_kept():
+            found = self._prepare(inputs, limits, call, NO_SINKS, weights)[1]
+        return found, self._shared.run(found.schedule.program)
 
     def _runner(
         self,
@@ -251,7 +262,7 @@ class Compiled:
         # a budget that is named may want every way there is
         prior = self._priors.setdefault(cut, Prior()) if limits.vram is None and not self._bitwise else None
         how: Any = {"to_come": None if weights is None else 0, "there": there, "prior": prior}
-        found: ChosenPlan = _recall(
+        found: ChosenPlan = recall(
             self._plans, wanted, lambda: choose_plan(program, limits, device, places, height_bands, **how)
         )
         return captured, found, given
@@ -274,7 +285,7 @@ class Compiled:
             return found
 
         key = (id(captured.graph), tuple(shapes), device, call.last)
-        program = _recall(self._programs, key, lambda: self._of_step(lowered(captured.graph, sizes), call))
+        program = recall(self._programs, key, lambda: self._of_step(lowered(captured.graph, sizes), call))
         return captured, program, HeightBands(captured.graph, sizes, program, lowered) if rows == "time" else None
 
     def _of_step(self, program: Program, call: Call) -> Program:
@@ -287,13 +298,3 @@ class Compiled:
 def _names(captured: Captured, program: Program) -> list[str]:
     """Of the weights that a run wants."""
     return [name for name in program.params.values() if name not in captured.graph.constants]
-
-
-def _recall(cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    if key in cache:
-        cache.move_to_end(key)
-        return cache[key]
-    cache[key] = made = make()
-    if len(cache) > _KEPT_SHAPES:
-        cache.popitem(last=False)
-    return made

@@ -25,29 +25,18 @@ from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.engine.run.rank_rows import held, room_for_next
 from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
-from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
-from tvae.pipeline.memory.heap import return_what_is_free
+from tvae.pipeline.session.between_strips import beat, return_and_beat
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.pace import Pace
 from tvae.pipeline.session.recorded_first_step import RecordedFirstStep
 from tvae.pipeline.session.recorded_step import RecordedStep
-from tvae.pipeline.session.recorder import Recorder
+from tvae.pipeline.session.recorder import MOST_CARRIED, RECORDED_AHEAD, RECORDED_AT, RECORDED_STEP, Recorder
 from tvae.pipeline.session.run_inputs import bytes_here, left_here, plain, whole, with_rows
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
 __all__ = ["MOST_CARRIED", "RECORDED_AHEAD", "RECORDED_AT", "RECORDED_STEP", "Runner"]
-
-MOST_CARRIED = 256 << 20
-"""Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
-clip's steps), starting the operations one by one costs less than that."""
-
-RECORDED_AT, RECORDED_AHEAD, RECORDED_STEP = 8, 2, 3
-"""The run that is recorded; the same where nobody waits for each result; and the run of a step of clips, of which there
-are many. Many sizes come a few times, and recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200,
-pictures of 1024x1024). Most of the 15 is that the device waits for the end of the recording, and in a row of calls it
-has other work. There the host's time counts, of which a run takes 10 to 15 ms, and a replay 0.2."""
 
 _log = logging.getLogger("tvae")
 
@@ -55,8 +44,7 @@ _log = logging.getLogger("tvae")
 class Runner:
     """See the module's docstring. weights and constants of the graph by name; made: what other runs made of them;
     planned: counts the bytes that a run takes; record: replay runs that come often; spill: folder for buffers on disk;
-    bounded: memory was named; shared: with other ranks; plainly: is a run to take the definitions now?
-    Never with other ranks."""
+    bounded: memory was named; shared: with other ranks; plainly: does a run take the definitions? Not with them."""
 
     def __init__(
         self,
@@ -91,6 +79,7 @@ class Runner:
         self._record = record and self.repeats and small
         self._in_steps, self._places, self._thread = bool(taken or left), places_of(weights), threading.local()
         self._recording: Recording | RecordedStep | RecordedFirstStep | None = None
+        self._messages = 0  # of a replay
         self._times, self._pace = 0, Pace(starts_more=self._in_steps or shared is not None)
 
     @property
@@ -144,7 +133,13 @@ class Runner:
         recorder.used(self)
         recording.bring(given)
         device = inputs[0].device
-        return lambda: [t for t in shared.results([*recording.start()], device) if isinstance(t, Tensor)]
+
+        def replayed() -> list[Tensor]:
+            found = [*recording.start()]
+            shared.peers.pass_on(self._messages)
+            return [t for t in shared.results(found, device) if isinstance(t, Tensor)]
+
+        return replayed
 
     def run(
         self,
@@ -195,7 +190,10 @@ class Runner:
             return self._executed(given, generator)
         if isinstance(recording, RecordedStep | RecordedFirstStep) and not recording.takes(plain(given)):
             return self._executed(given, generator)
-        return [*recording.replay(plain(given))]
+        found: list[Tensor | None] = [*recording.replay(plain(given))]
+        if self._shared is not None:
+            self._shared.peers.pass_on(self._messages)
+        return found
 
     def _together(
         self,
@@ -222,6 +220,10 @@ class Runner:
             found = self._executed(given, generator)
         return [value for value in shared.results(found, device) if value is not None]
 
+    def _passed(self) -> int:
+        """Messages to other ranks."""
+        return 0 if self._shared is None else self._shared.peers.messages()
+
     def _held(self, id_: int, x: Tensor | OwnRows) -> Tensor | OwnRows:
         return held(self._plan, id_, x) if isinstance(x, Tensor) else x
 
@@ -232,10 +234,6 @@ class Runner:
         due = self._record and self._times >= many and self.warm and not self._pace.device_bound
         small = self._carried + self._caches <= MOST_CARRIED
         return due and (small or recorder.step_taking(self._leaves) is not None)
-
-    def _whole(self, inputs: Sequence[Tensor | OwnRows], results: Mapping[int, Tensor]) -> list[Tensor]:
-        # a recording's inputs stay
-        return [t for t in self._executed(tuple(inputs), results=results) if t is not None]
 
     def _executed(
         self,
@@ -263,7 +261,7 @@ class Runner:
                 constants=self._constants,
                 channels_last=self._channels_last,
                 spill=self._spill,
-                before_strip=_return_and_beat if resident else beat,
+                before_strip=return_and_beat if resident else beat,
                 exchange=None if self._shared is None else self._shared.exchange,
                 results=results,
             )
@@ -273,11 +271,15 @@ class Runner:
     def _recorded(
         self, given: Sequence[Tensor | OwnRows], recorder: Recorder
     ) -> Recording | RecordedStep | RecordedFirstStep | None:
-        inputs, planned = plain(given), self._planned()
+        inputs, planned, before = plain(given), self._planned(), self._passed()
 
         def run(inputs: Sequence[Tensor], results: Sequence[Tensor] = ()) -> list[Tensor]:
             places = zip(self._plan.program.outputs[1:], results, strict=False)
-            return self._whole([with_rows(x, t) for x, t in zip(given, inputs, strict=True)], dict(places))
+            begun = self._passed()
+            these = tuple(with_rows(x, t) for x, t in zip(given, inputs, strict=True))  # a recording's inputs stay
+            found = self._executed(these, results=dict(places))
+            self._messages = self._passed() - begun
+            return [t for t in found if t is not None]
 
         def record(run: Callable[[Sequence[Tensor]], list[Tensor]], kept: Sequence[Tensor]) -> Recording:
             return recorder.record(self, run, inputs[:1], planned, self._carried, kept)
@@ -293,8 +295,6 @@ class Runner:
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
-
-
-def _return_and_beat() -> None:
-    return_what_is_free()
-    beat()
+        finally:  # none is on its way before a replay
+            if self._shared is not None:
+                self._shared.peers.pass_on(before - self._passed())

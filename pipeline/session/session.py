@@ -24,11 +24,12 @@ from tvae.pipeline.memory.allocator import capped
 from tvae.pipeline.memory.limits import Limits, tells_segments
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.streaming import Cache, ClipStream
-from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.choose_plan import ChosenPlan, rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_recorder import ClipRecorder
 from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.early_runs import EarlyRuns
+from tvae.pipeline.session.guarded import guarded
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings, run_key
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
@@ -36,10 +37,12 @@ from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled
 from tvae.pipeline.session.ready import Ready, serves_still
 from tvae.pipeline.session.recorded_clip import RunStep
+from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
+from tvae.pipeline.session.unanswered import answered
 from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.session.whole_clip import whole_clip
 from tvae.pipeline.settings.threads import computing_with
@@ -74,8 +77,7 @@ class Session:
         borrowed = subject.borrowed and subject.shared is None
         self._watched = borrowed and device.type in ("cpu", "cuda")
         self._fresh = borrowed and not self._watched
-        to = None if subject.shared is None else device
-        kind = None if subject.own_types else dtype
+        kind, to = None if subject.own_types else dtype, None if subject.shared is None else device
         self._weights = PreparedWeights(subject.weights, kind, self._last, subject.there, to)
         how: Any = {"bounded": limits.vram is not None, "bitwise": limits.bitwise}
         self._settings = partial(backend_settings, preset, dtype, device=device, **how)
@@ -106,6 +108,24 @@ class Session:
         generator: torch.Generator | None = None,
     ) -> tuple[list[Tensor], Spec]:
         """The tensors that a side or a step of it gives, and what they make."""
+        run = partial(self._run, task, inputs, call, sinks, generator)
+        if self._peers is None:
+            return run()
+
+        def plan(like: Sequence[Tensor], ask: bool) -> tuple[ChosenPlan, SharedRun]:
+            with self.lock, self._settings(steps=task.step):
+                return self._sides[task].agreed(like, self.limits, call, self._weights if ask else None)
+
+        return answered(self._peers, run, plan, inputs)
+
+    def _run(
+        self,
+        task: Task,
+        inputs: Sequence[Tensor | RowSource],
+        call: Call,
+        sinks: Mapping[int, RowSink],
+        generator: torch.Generator | None,
+    ) -> tuple[list[Tensor], Spec]:
         settings, bounded = self._settings(steps=task.step), self.limits.vram is not None
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
         if bounded:
@@ -121,7 +141,9 @@ class Session:
                 ready = self._runs.get(key, made, self._serves)
                 limit()
                 with nullcontext() if self._threads is None else computing_with(ready.threads(self._threads)):
-                    tensors = self._guarded(ready, lambda: self._runs.put(key, made()), inputs, generator, sinks)
+                    watched = self._weights if self._watched and not self._within_clip else None
+                    what, again = (inputs, generator, sinks, self._runs), partial(self._again, key, made)
+                    tensors = guarded(ready, again, what, watched, on_cuda=self.device.type == "cuda")
             finally:
                 if self._fresh:
                     self.forget()
@@ -157,29 +179,9 @@ class Session:
             ready = prepare()
         return ready
 
-    def _guarded(
-        self,
-        ready: Ready,
-        again: Callable[[], Ready],
-        inputs: Sequence[Tensor | RowSource],
-        generator: torch.Generator | None,
-        sinks: Mapping[int, RowSink],
-    ) -> list[Tensor]:
-        """Run. Of watched weights a checksum is taken: on a GPU beside the run, which is made again if need be."""
-        if not self._watched or self._within_clip:
-            return ready.runner.run(inputs, generator, sinks, self._runs)
-        before = self.device.type != "cuda" or ready.runner.noisy or bool(sinks)  # noise is drawn once, rows leave once
-        start = None if before else self._weights.start()
-        written = self._weights.look() if start is None else None  # else when the device has its work
-        if before and written is not None and written():
-            self.forget()
-            ready = again()
-        tensors = ready.runner.run(inputs, generator, sinks, self._runs)
-        written = written or self._weights.look(start)
-        if not before and written():
-            self.forget()
-            tensors = again().runner.run(inputs, generator, sinks, self._runs)
-        return tensors
+    def _again(self, key: Any, made: Callable[[], Ready]) -> Ready:
+        self.forget()
+        return self._runs.put(key, made())
 
     def shapes(self, task: Task, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
         """Of everything that ``compute`` would give: the result first, then the caches of a step."""

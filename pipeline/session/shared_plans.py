@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.run.storage import RowSource
+from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.choose_plan import ChosenPlan, choose_plan
@@ -33,7 +36,17 @@ class SharedPlans:
     def __init__(self, peers: Peers, side: str, *, steps: bool, channels_last: bool) -> None:
         self._peers, self._side, self._steps, self._channels_last = peers, side, steps, channels_last
         self._plans: dict[Any, ChosenPlan] = {}
-        self._weights_alike = False
+        self._refused: dict[Any, Callable[[], PlanError]] = {}
+        self._weights_alike = self._only_kept = False
+
+    @contextmanager
+    def only_kept(self) -> Iterator[None]:
+        """Ask no other rank, and raise LookupError instead."""
+        self._only_kept = True
+        try:
+            yield
+        finally:
+            self._only_kept = False
 
     def of(
         self,
@@ -48,6 +61,8 @@ class SharedPlans:
         device, shapes = inputs[0].device, [tuple(x.shape) for x in inputs]
         key = (id(graph), *shapes, device, call.last, limits)
         if key not in self._plans:
+            if self._only_kept:
+                raise self._refused.get(key, LookupError)()
             self._check(graph, shapes, limits, call, on_cpu=device.type == "cpu")
             if weights is not None:
                 self._check_weights(program, graph, weights)
@@ -61,7 +76,11 @@ class SharedPlans:
                 return choose_plan(shared, beside, device, {}, to_come=to_come, there=there, agreed=least)
 
             unit = unit_of_bands(program, limits)
-            self._plans[key] = shared_plan(program, self._peers, choose, unit=unit, steps=self._steps)
+            try:
+                self._plans[key] = shared_plan(program, self._peers, choose, unit=unit, steps=self._steps)
+            except PlanError as error:
+                self._refused[key] = partial(PlanError, str(error), error.enough)
+                raise
         return self._plans[key]
 
     def run(self, program: Program) -> SharedRun:
@@ -77,7 +96,7 @@ class SharedPlans:
             ("version of PyTorch", versions()["torch"]),
             ("call", (self._side, call)),
             ("input size", shapes),
-            ("limit of memory", replace(limits, spill=None)),
+            ("setting (strip, vram, rows or bitwise)", replace(limits, spill=None)),
             ("VAE", text),
             ("layout in memory (preset)", self._channels_last),
             ("wish for results (gather)", self._peers.gather),

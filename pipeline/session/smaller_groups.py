@@ -15,7 +15,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-__all__ = ["known_groups", "smaller_group", "time_out"]
+from tvae.pipeline.errors import UsageError
+
+__all__ = ["check_member", "known_groups", "smaller_group", "time_out"]
+
+
+def check_member(group: object) -> None:
+    """Raises UsageError for a group that this process is no member of, or that was destroyed."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError("this process is no member of the group; only members make the call")
+    if group not in dist.distributed_c10d._world.pg_map:
+        raise UsageError("the process group is not there any more; pass one that was not destroyed")
 
 
 def known_groups() -> int:

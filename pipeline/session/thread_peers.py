@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor
-
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.thread_exchange import Meeting, ThreadExchange
 from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.session.choose_plan import Room
+from tvae.pipeline.session.failed_call import FailedCall
 from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.words import Words
 
 __all__ = ["ThreadPeers"]
 
@@ -23,6 +23,8 @@ class ThreadPeers(Peers):
         self.rank, self.count, self._meeting = rank, meeting.ranks, meeting
         self._all = ThreadExchange(meeting, rank, self.count)
         self._fewer = {self.count: self._all}
+        self._words = Words(None, self._all, on_host=True)
+        self.failed = FailedCall(self._words, told_at_end=False)
 
     def meet(self, count: int) -> None:
         """See ``Peers``: threads need no group."""
@@ -51,6 +53,3 @@ class ThreadPeers(Peers):
 
     def _why_failed(self, rank: int, by_plan: int) -> TvaeError:
         return self._meeting.refused[rank]
-
-    def _gathered(self, numbers: Tensor) -> Callable[[], list[Tensor]]:
-        return lambda: self._all.gather(numbers)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop
+from tvae.pipeline.engine.run.empty_run import META, no_numbers
 from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.clip_steps import ClipSteps, last_is_alone
@@ -34,10 +37,13 @@ def whole_clip(
         if n == 0:
             own = part if isinstance(part, OwnRows) else None
         rows = _as_first(part, own, peers, channels_last)
-        if result is None:
-            result = torch.empty((*shape[:3], *rows.shape[3:]), dtype=like.dtype, device=like.device)
-        result[:, :, to : to + rows.shape[2]] = rows
+        with nullcontext() if peers is None else peers.failed.kept():
+            if result is None:
+                result = torch.empty((*shape[:3], *rows.shape[3:]), dtype=like.dtype, device=like.device)
+            result[:, :, to : to + rows.shape[2]] = rows
         at, to = at + size, to + rows.shape[2]
+        if result is None and n == len(sizes) - 1:
+            result = no_numbers(torch.empty((*shape[:3], *rows.shape[3:]), dtype=like.dtype, device=META), like.device)
         del part, rows  # the next step is computed without them
     assert result is not None
     assert to == shape[2]

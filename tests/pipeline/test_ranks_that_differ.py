@@ -64,15 +64,29 @@ def a_clip(rank: int) -> str:
 def settings(rank: int) -> dict[str, str]:
     """Another wish for results; another preset, with another layout of maps in memory."""
     found = {"gather": told(TiledVAE(SharingVAE(), group=dist.group.WORLD, gather=not rank))}
+    for name, value in {"strip": 2 + rank, "bitwise": rank == 1, "vram": (4 + rank) << 30}.items():
+        found[name] = told(TiledVAE(SharingVAE(), group=dist.group.WORLD, **{name: value}))  # type: ignore[arg-type]
     if rank:
         session.uses_channels_last = lambda *_: False
     assert presets.load("cpu").memory_layout == "channels_last"
     return {**found, "layout": told(TiledVAE(SharingVAE(), group=dist.group.WORLD))}
 
 
+def gone(_rank: int) -> str:
+    """A group that one rank is no member of, and that the other has destroyed."""
+    group: Any = dist.new_group([0])
+    try:
+        vae = TiledVAE(SharingVAE(), group=group)
+    except UsageError as error:
+        return str(error)
+    agrees(vae, SharingVAE(), "decode", Z)
+    dist.destroy_process_group(group)
+    return told(vae)
+
+
 def differences(rank: int) -> dict[str, str]:
     """Of one pair of processes, whose start takes longest."""
-    return {**changed_weights(rank), "clip": a_clip(rank), **settings(rank)}
+    return {**changed_weights(rank), "clip": a_clip(rank), **settings(rank), "gone": gone(rank)}
 
 
 @pytest.mark.slow
@@ -81,5 +95,9 @@ def test_what_differs_is_refused() -> None:
     want = dict.fromkeys([*WAYS, *(f"{way} again" for way in WAYS), "clip"], weights)
     want["gather"] = ANOTHER.format("wish for results (gather)")
     want["layout"] = ANOTHER.format("layout in memory (preset)")
-    for found in in_ranks(2, differences):
+    want |= dict.fromkeys(["strip", "bitwise", "vram"], ANOTHER.format("setting (strip, vram, rows or bitwise)"))
+    messages = ["the process group is not there any more; pass one that was not destroyed"]
+    messages += ["this process is no member of the group; only members make the call"]
+    for found, message in zip(in_ranks(2, differences), messages, strict=True):
+        want["gone"] = message
         assert found == want

@@ -145,7 +145,7 @@ def test_without_a_budget_it_is_what_is_free_now(model: Any, memory: dict[str, i
 def test_freed_memory_goes_back_where_resident_memory_counts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a budget was named, and nowhere else: it takes time."""
     asked: list[str] = []
-    monkeypatch.setattr("tvae.pipeline.session.runner.return_what_is_free", lambda: asked.append("asked"))
+    monkeypatch.setattr("tvae.pipeline.session.between_strips.return_what_is_free", lambda: asked.append("asked"))
     x = KL.input("decode", 4, 4)
     TiledVAE(model).decode(x)
     assert asked == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.pipeline.errors import RankError
 
-__all__ = ["Exchange", "GroupExchange", "Message", "in_bytes", "in_time"]
+__all__ = ["Exchange", "GroupExchange", "Message", "in_bytes", "in_time", "wait_for_all"]
 
 _FEW_BYTES = 4096
 Message = tuple[int, Tensor]
@@ -44,9 +44,11 @@ class Exchange(Protocol):
 
 
 class GroupExchange:
-    """Between the processes of a group."""
+    """Between the processes of a group. count: of calls whose messages are on their way, or have passed. What
+    interrupts one comes out when they have passed."""
 
     recordable = False
+    count = 0
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -58,22 +60,28 @@ class GroupExchange:
         wanted = [dist.P2POp(dist.irecv, in_bytes(t), self._world[peer], self._group) for peer, t in receives]
         wanted += [dist.P2POp(dist.isend, in_bytes(t), self._world[peer], self._group) for peer, t in sends]
         with in_time():
-            for work in dist.batch_isend_irecv(wanted) if wanted else ():
-                work.wait()
+            works = dist.batch_isend_irecv(wanted) if wanted else []
+            self.count += 1
+            wait_for_all(works)
 
     def gather(self, part: Tensor) -> list[Tensor]:
         """See ``Exchange``. Gloo passes parts from rank to rank: a few numbers are there sooner where each sends its
         own to all."""
         if not part.is_cuda and part.nbytes <= _FEW_BYTES:
-            return self.gather_later(part)()
+            arrived = self.gather_later(part)
+            self.count += 1
+            return arrived()
         part = part.contiguous()
         found = [torch.empty_like(part) for _ in range(self.ranks)]
         with in_time():
-            dist.all_gather(found, part, self._group)
+            work = dist.all_gather(found, part, self._group, async_op=True)
+            self.count += 1
+            wait_for_all([work])
         return found
 
     def gather_later(self, part: Tensor) -> Callable[[], list[Tensor]]:
-        """``gather`` of a few numbers on the CPU. They are sent now; what this gives waits for the others'."""
+        """``gather`` of a few numbers on the CPU. They are sent now; what this gives waits for the others'. It is not
+        counted."""
         part, group = part.contiguous(), self._group
         found = [part if rank == self.rank else torch.empty_like(part) for rank in range(self.ranks)]
         others, mine = [rank for rank in range(self.ranks) if rank != self.rank], in_bytes(part)
@@ -83,8 +91,7 @@ class GroupExchange:
 
         def arrived() -> list[Tensor]:
             with in_time():
-                for work in under_way:
-                    work.wait()
+                wait_for_all(under_way)
             return found
 
         return arrived
@@ -92,7 +99,20 @@ class GroupExchange:
     def broadcast(self, value: Tensor) -> None:
         """See ``Exchange``."""
         with in_time():
-            dist.broadcast(value, self._world[0], self._group)
+            work = dist.broadcast(value, self._world[0], self._group, async_op=True)
+            self.count += 1
+            wait_for_all([work])
+
+
+def wait_for_all(works: list[Any]) -> None:
+    """Until they are done. The list is emptied: an interruption comes out when all are."""
+    try:
+        while works:
+            works.pop(0).wait()
+    except KeyboardInterrupt:  # it is raised when the one that was waited for is done
+        while works:
+            works.pop(0).wait()
+        raise
 
 
 @contextmanager

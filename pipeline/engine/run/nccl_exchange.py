@@ -64,6 +64,7 @@ class NcclExchange(GroupExchange):
         for given, room in zip_longest(outgoing, incoming, fillvalue=(nothing,) * self.ranks):
             with in_time():
                 dist.all_to_all([*room], [*given], self._group)
+        self.count += 1
 
     def gather(self, part: Tensor) -> list[Tensor]:
         """See ``Exchange``. What arrives lies one after the other: no copy of each follows."""
@@ -72,7 +73,17 @@ class NcclExchange(GroupExchange):
         found = torch.empty(self.ranks * part.numel(), dtype=part.dtype, device=part.device)
         with in_time():
             _gather(found, part.reshape(-1), self._group)
+        self.count += 1
         return [*found.view(self.ranks, *part.shape)]
+
+    def broadcast(self, value: Tensor) -> None:
+        """See ``Exchange``. On the current stream, as ``in_rounds``."""
+        if not value.is_cuda:
+            super().broadcast(value)
+            return
+        with in_time():
+            dist.broadcast(value, self._world[0], self._group)
+        self.count += 1
 
     def _by_peer(self, messages: Sequence[Message]) -> list[list[Tensor]]:
         found: list[list[Tensor]] = [[] for _ in range(self.ranks)]

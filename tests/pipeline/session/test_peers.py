@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,11 +15,13 @@ from torch import distributed as dist
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.engine.run.nccl_exchange import NcclExchange, exchange_of
-from tvae.pipeline.engine.run.thread_exchange import Meeting
+from tvae.pipeline.engine.run.thread_exchange import Meeting, ThreadExchange
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
+from tvae.pipeline.session.failed_call import FailedCall
 from tvae.pipeline.session.peers import Peers, same_call
 from tvae.pipeline.session.thread_peers import ThreadPeers
+from tvae.pipeline.session.words import Words
 
 
 class PlainPeers(ThreadPeers):
@@ -90,9 +92,8 @@ class OneRank(Peers):
     def __init__(self, on_host: bool) -> None:
         self._models, self._numbers_of_models = WeakKeyDictionary(), itertools.count()
         self._on_host, self.said = on_host, list[list[str]]()
-
-    def _gathered(self, numbers: torch.Tensor) -> Callable[[], list[torch.Tensor]]:
-        return lambda: [numbers]
+        self._words = Words(None, ThreadExchange(Meeting(1), 0, 1), on_host=on_host)
+        self.failed = FailedCall(self._words, told_at_end=on_host)
 
     def _check(self, names: Sequence[str], every: list[list[int]]) -> list[list[int]]:
         self.said.append([*names])

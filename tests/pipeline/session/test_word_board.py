@@ -76,7 +76,7 @@ def in_group(rank: int) -> list[Tensor]:
     assert vae._peers is not None
     many = [n * (rank + 1) for n in range(word_board.MOST_NUMBERS + 1)]  # more than it has room for
     assert vae._peers._numbers(many) == [[n * (each + 1) for n in range(len(many))] for each in range(RANKS)]
-    return [torch.tensor([vae._peers._board is not None])]
+    return [torch.tensor([vae._peers._words._board is not None])]
 
 
 @pytest.mark.long
