@@ -80,7 +80,8 @@ class EarlyRuns:
                 found = session.compute(task, inputs, call)
                 found = found if self._still() else None
             told.changed = found is None
-            told.weights = self._weights.digest()
+            with self._peers.failed.kept():
+                told.weights = self._weights.digest()
         if told.changed_somewhere:
             self._recorded_by_all.clear()
             return None
@@ -96,7 +97,8 @@ class EarlyRuns:
             told.agree()
             yield
             if self._peers is not None:
-                told.recorded, told.weights = self._runs.recorded(key) is not None, self._weights.digest()
+                with self._peers.failed.kept():
+                    told.recorded, told.weights = self._runs.recorded(key) is not None, self._weights.digest()
         self._compare_weights(told.weights_of_all)
         if told.recorded_everywhere:
             self._recorded_by_all.add(key)

@@ -70,7 +70,7 @@ class FailedCall:
             return
         if not self._told_at_end:
             self._late, self._open = (
-                f"failed in the call before this one, which gave NaN: {of_error(self.error)}",
+                f"failed in the call before this one, which may have given NaN: {of_error(self.error)}",
                 False,
             )
         raise self.error

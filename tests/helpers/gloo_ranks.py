@@ -40,7 +40,7 @@ def in_ranks(
 ) -> list[Any]:
     """What ``do(rank, *args)`` gives in each process, in order. It must be a module's function, and its results such
     that ``torch.save`` takes. Raises what the first to fail raises; gone: seconds that the others then have. backend:
-    with nccl each process has the GPU of its number, and its messages can be recorded."""
+    with NCCL in it each process has the GPU of its number, and its messages can be recorded."""
     with tempfile.TemporaryDirectory() as folder:
         with mock.patch.object(sys, "path", [*sys.path, _ROOT]):
             method, given = _method(backend), (ranks, folder, backend, dict(os.environ), do, args)
@@ -87,7 +87,7 @@ def _rank(
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(f"{folder}/store", ranks)
-    if backend == "nccl":
+    if "nccl" in backend:
         set_for_recordings()
         torch.cuda.set_device(rank)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))

@@ -171,18 +171,21 @@ def ways(rank: int) -> list[str]:
 def late(rank: int) -> list[str]:
     """Of a group that has no way between CPUs, as one of NCCL alone: the others have NaN, and are told at the next
     call."""
-    model, error = SharingVAE(), RuntimeError("an operation")
+    model, error, said = SharingVAE(), RuntimeError("an operation"), list[str]()
+    before = "failed in the call before this one, which may have given NaN: RuntimeError: an operation"
+    who = f"this rank {before}; all ranks raise this now, so that their next calls are the same ones"
+    want = []
     backends = mock.patch.object(dist, "get_backend_config", return_value="cuda:gloo")
     with backends, mock.patch.object(torch.Tensor, "cuda", lambda x: x):
         vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
         agrees(vae, model, "decode", Z)
-        with failing(PLACES["run"], error, 0) if rank == 1 else nullcontext():
-            said = told(lambda: vae.decode(Z)) if rank == 1 else str(bool(vae.decode(Z).isnan().any()))
-        said = [said, told(lambda: vae.decode(Z))]
-        agrees(vae, model, "decode", Z)
-    before = "failed in the call before this one, which gave NaN: RuntimeError: an operation"
-    who = f"this rank {before}; all ranks raise this now, so that their next calls are the same ones"
-    want = ["True", f"RankError: rank 1 {before}"] if rank != 1 else ["RuntimeError: an operation", f"RankError: {who}"]
+        for place in ("run", "after"):  # whoever fails after its run has sent what the others need
+            with failing(PLACES[place], error, 0) if rank == 1 else nullcontext():
+                said.append(told(lambda: vae.decode(Z)) if rank == 1 else str(bool(vae.decode(Z).isnan().any())))
+            said.append(told(lambda: vae.decode(Z)))
+            agrees(vae, model, "decode", Z)
+            ours = ["RuntimeError: an operation", f"RankError: {who}"]
+            want += ours if rank == 1 else [str(place == "run"), f"RankError: rank 1 {before}"]
     return [] if said == want else said
 
 
