@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from gloo_ranks import in_ranks
-from test_shared_recordings import SHAPE, recorded_runs, with_kernels_built
+from shared_cards import SHAPE, recorded_runs, with_kernels_built
 from tiny_vaes import relative_l2, result
 from torch import distributed as dist
 
