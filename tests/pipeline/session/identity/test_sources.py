@@ -193,6 +193,7 @@ NO_PART_OF_A_GRAPH = {
     "tvae.pipeline.engine.plan.": "how graphs run, as do the next ones",
     "tvae.pipeline.engine.ir.constants": "",
     "tvae.pipeline.engine.run.cuda_graph": "",
+    "tvae.pipeline.engine.run.empty_run": "",
     "tvae.pipeline.engine.run.nccl_exchange": "",
     "tvae.pipeline.engine.run.thread_exchange": "",
     "tvae.pipeline.files.pulse": "says that a run is alive",
