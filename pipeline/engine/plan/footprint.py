@@ -9,7 +9,6 @@ from tvae.pipeline.engine.plan.known import Known
 from tvae.pipeline.engine.plan.received import received_bytes
 from tvae.pipeline.engine.plan.schedule import Place, Schedule
 from tvae.pipeline.engine.plan.segment_footprint import SegmentFootprint, segment_footprint
-from tvae.pipeline.engine.plan.whole_values import WholeValues
 
 __all__ = ["Footprint", "at_most", "bytes_elsewhere", "footprint"]
 
@@ -48,25 +47,22 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
     known = known or Known()
     passing = program.handed_over - {*program.outputs} - places.keys()
     base = sum(schedule.bytes_of(i) for i in {*program.inputs} - passing - places.keys())
-    live, wholes, device = _Live(schedule, passing), WholeValues(program), base
+    live, device = _Live(schedule, passing), base
     segments: list[SegmentFootprint] = []
-    for segment in schedule.segments:
-        ends = known.of(program, segment).ends
-        before = wholes.through(segment, ends, live.without)
-        for ids in ends.values():
-            live.remove(ids)
+    for segment, whole in zip(schedule.segments, known.wholes_of(schedule), strict=True):
+        before = max([taken + live.without(freed) for taken, freed in whole.steps], default=0)
+        live.remove(whole.freed)
         here = [i for i in segment.sinks if not ops[i].reduction and i not in places]
         if not segment.single:
             live.add(i for i in here if i not in segment.reuse)
-        cost = segment_footprint(schedule, segment, live.bytes, known, whole=wholes.bytes, before=before)
+        cost = segment_footprint(schedule, segment, live.bytes, known, whole=whole.after, before=before)
         device = max(device, base + cost.peak)
         segments.append(cost)
         live.add(here)  # a single strip's values became the buffers
         live.add(segment.reuse)
         if program.ranks:
-            device = max(device, base + live.bytes + wholes.bytes + received_bytes(schedule, here))
+            device = max(device, base + live.bytes + whole.after + received_bytes(schedule, here))
         live.remove(segment.drops)
-        wholes.drop(segment.drops)
     away = bytes_elsewhere(schedule, places)
     return Footprint(device, away["host"], away["disk"], tuple(segments))
 
@@ -109,7 +105,7 @@ class _Live:
 
     def without(self, gone: Iterable[int]) -> int:
         """Bytes of the others."""
-        return self.bytes - sum(self._sizes.get(i, 0) for i in gone)
+        return self.bytes - sum([self._sizes.get(i, 0) for i in gone])
 
 
 def at_most(schedule: Schedule) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tvae.pipeline.engine.ir.program import Chunked, Op
 from tvae.pipeline.engine.plan.bands_cost import Loop, bands_cost
@@ -17,8 +17,7 @@ from tvae.pipeline.engine.plan.strips import all_strips
 __all__ = ["SegmentFootprint", "segment_footprint"]
 
 
-@dataclass(frozen=True)
-class SegmentFootprint:
+class SegmentFootprint(NamedTuple):
     """Of one segment.
 
     stored: bytes of buffers on the device; strip: what its fullest strip needs beside them; moved: bytes to and from

@@ -7,7 +7,8 @@ every operation. Each value is freed after its last use, as it is in the model i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from tvae.pipeline.engine.ir.constants import made_of_weights
 from tvae.pipeline.engine.ir.op_facts import VIEWS, Elements, is_view
@@ -15,7 +16,7 @@ from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.schedule import Segment
 from tvae.pipeline.engine.plan.strip_cost import memory_of
 
-__all__ = ["WholeValues", "last_uses"]
+__all__ = ["WholeValues", "last_uses", "whole_values"]
 
 
 def last_uses(ops: Sequence[Op], segment: Segment) -> dict[int, list[int]]:
@@ -40,9 +41,35 @@ class _Facts:
         self.noise = [op.id for op in program.ops if op.kind == "noise"]
 
 
-class WholeValues:
-    """Bytes of whole values that are alive, as a run goes through its segments: noise, which is drawn at the start, and
-    what is computed whole. Values of weights alone count as weights."""
+class WholeValues(NamedTuple):
+    """Bytes of those of one segment.
+
+    steps: as each is computed, of all that are alive and of what it takes beside them, and the buffers that were freed
+    before. after: of those that are alive when the strips begin. freed: the buffers that were freed by then.
+    """
+
+    steps: Sequence[tuple[int, Collection[int]]]
+    after: int
+    freed: Collection[int]
+
+
+def whole_values(program: Program, segments: Sequence[Segment]) -> list[WholeValues]:
+    """Of each segment in turn: noise, which is drawn at the start, and what is computed whole. Values of weights alone
+    count as weights."""
+    alive, found = _Alive(program), []
+    for segment in segments:
+        steps, freed, ends = list[tuple[int, Collection[int]]](), list[int](), last_uses(program.ops, segment)
+        for id_ in segment.whole:
+            steps.append((alive.with_new(id_), (*freed,)))
+            freed += ends.get(id_, ())
+            alive.drop(ends.get(id_, ()))
+        found.append(WholeValues(steps, alive.bytes, freed))
+        alive.drop(segment.drops)
+    return found
+
+
+class _Alive:
+    """Whole values that are alive, as a run goes through its segments."""
 
     def __init__(self, program: Program) -> None:
         self._ops = program.ops
@@ -53,20 +80,10 @@ class WholeValues:
         self.bytes = sum(self._ops[i].bytes for i in facts.noise)
         """Of all of them now."""
 
-    def through(
-        self, segment: Segment, ends: Mapping[int, Collection[int]], goes: Callable[[Collection[int]], int]
-    ) -> int:
-        """Compute a segment's whole values one after the other. Gives the most that was alive at once.
-
-        ends: its ``last_uses``. goes: given the buffers that were freed on the way, returns the bytes of the others.
-        """
-        most, gone = 0, set[int]()
-        for id_ in segment.whole:
-            self._make(id_)
-            most = max(most, self.bytes + self._workspace(self._ops[id_]) + goes(gone))
-            gone |= {*ends.get(id_, ())}
-            self.drop(ends.get(id_, ()))
-        return most
+    def with_new(self, id_: int) -> int:
+        """Bytes of all, and of what one more takes while it is computed."""
+        self._make(id_)
+        return self.bytes + self._workspace(self._ops[id_])
 
     def drop(self, ids: Iterable[int]) -> None:
         """These are read no more."""
