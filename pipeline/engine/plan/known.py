@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 from tvae.pipeline.engine.ir.program import Program
@@ -38,6 +39,7 @@ class Known:
     wholes: dict[Any, list[WholeValues]] = field(default_factory=dict)
     numbers: dict[Hashable, int] = field(default_factory=dict)
     seen: dict[int, _Seen] = field(default_factory=dict)
+    _counted: Iterator[int] = field(default_factory=count)
 
     def of(self, program: Program, segment: Segment) -> _Seen:
         """What is known of a segment."""
@@ -53,12 +55,13 @@ class Known:
         """The whole values of each segment: wherever buffers are, and in whatever order it computes, they are the
         same."""
         key = tuple([(s.whole, s.sinks, s.reads, s.drops) for s in schedule.segments])
-        if key not in self.wholes:
-            self.wholes[key] = whole_values(schedule.program, schedule.segments)
-        return self.wholes[key]
+        found = self.wholes.get(key)
+        if found is None:  # another thread may empty these between two looks
+            found = self.wholes[key] = whole_values(schedule.program, schedule.segments)
+        return found
 
     def _number(self, what: Hashable) -> int:
-        return self.numbers.setdefault(what, len(self.numbers))
+        return self.numbers.setdefault(what, next(self._counted))
 
 
 def known_of(program: Program) -> Known:

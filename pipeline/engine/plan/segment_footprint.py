@@ -63,18 +63,20 @@ def segment_footprint(
     places = schedule.places
     away = frozenset([(i, places[i]) for i in (*segment.reads, *segment.sinks) if i in places]) or None
     key = known.of(schedule.program, segment).loop, away
-    if key not in known.loops:
-        known.loops[key] = _strips_cost(schedule, segment, known)
-    return SegmentFootprint(stored, *known.loops[key], whole, before)
+    found = known.loops.get(key)
+    if found is None:
+        found = known.loops[key] = _strips_cost(schedule, segment, known)
+    return SegmentFootprint(stored, *found, whole, before)
 
 
 def _strips(schedule: Schedule, segment: Segment, known: Known) -> list[Strip]:
     fetched = frozenset(segment.reads & schedule.places.keys() if segment.slides else ())
     key = known.of(schedule.program, segment).kind, fetched
-    if key not in known.strips:
+    found = known.strips.get(key)
+    if found is None:  # another thread may empty these between two looks
         slid = {*segment.body, *fetched} if segment.slides else ()
-        known.strips[key] = strips_alike(schedule.program, segment, slid)
-    return known.strips[key]
+        found = known.strips[key] = strips_alike(schedule.program, segment, slid)
+    return found
 
 
 def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:

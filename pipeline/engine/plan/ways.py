@@ -105,9 +105,10 @@ def built(
 ) -> Schedule:
     """The schedule. Of the segments that may slide, those slide that are faster so."""
     key = rows, frozenset(places.items()), frozenset(way.cuts.items()), way.deep, way.slide, machine
-    if key not in known.built:
-        known.built[key] = _built(program, rows, places, way, machine, known)
-    return known.built[key]
+    found = known.built.get(key)
+    if found is None:  # another thread may empty these between two looks
+        found = known.built[key] = _built(program, rows, places, way, machine, known)
+    return found
 
 
 def _built(

@@ -50,3 +50,22 @@ def test_a_refusal_cuts_a_program_once_in_each_way(kind: type[Block], monkeypatc
     assert len(sliding) == len({str(each) for each in sliding})
     assert len(plain) <= 2 * len({str(each) for each in plain})  # of a way that slides, once more
     assert len(cuts) > 3
+
+
+class Forgetful(dict[Any, Any]):
+    """As if another thread emptied it at once."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+@kinds
+def test_what_another_thread_forgets_is_counted_again(kind: type[Block]) -> None:
+    """Threads that plan one program share what is known, and empty it when they begin."""
+    program = large(kind)
+    known = Known(**{name: Forgetful() for name in ("loops", "strips", "built", "wholes", "seen")})
+
+    def costs(known: Known) -> list[list[Any]]:
+        return [[cost for _, cost in chain] for chain in chains(program, HEIGHTS[:2], CPU, {}, known)]
+
+    assert costs(known) == costs(Known())
