@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from tvae.pipeline.caches.resize import apart
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents import Geometry
 
@@ -112,12 +113,11 @@ def restore(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
 
 
 def _scaled(frame: np.ndarray, size: Size) -> np.ndarray:
-    """Pillow would weigh colours by the alpha beside them."""
+    """Colours and alpha each by itself: Pillow would weigh colours by the alpha beside them."""
     from PIL import Image
 
-    apart = [np.ascontiguousarray(each) for each in np.split(frame, [3], 2) if each.size]
-    images = [Image.fromarray(each.squeeze(2) if each.shape[2] == 1 else each) for each in apart]
-    scaled = [np.asarray(image.resize(size, Image.Resampling.LANCZOS)) for image in images]
+    parts = apart(frame) if frame.shape[2] == 4 else (frame,)
+    scaled = [np.asarray(Image.fromarray(part).resize(size, Image.Resampling.LANCZOS)) for part in parts]
     return np.dstack(scaled) if len(scaled) > 1 else scaled[0]
 
 

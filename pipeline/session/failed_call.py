@@ -69,10 +69,8 @@ class FailedCall:
         if self.error is None:
             return
         if not self._told_at_end:
-            self._late, self._open = (
-                f"failed in the call before this one, which may have given NaN: {of_error(self.error)}",
-                False,
-            )
+            self._late = f"failed in the call before this one, which may have given NaN: {of_error(self.error)}"
+            self._open = False
         raise self.error
 
     def over(self) -> None:
@@ -80,7 +78,7 @@ class FailedCall:
         self._open = False
 
     def keep(self, error: BaseException) -> None:
-        """Do without what failed. Raises the error where that helps nobody."""
+        """This rank has failed: the call goes on for the others alone. Raises the error where none of them waits."""
         if not self._within or isinstance(error, RankError):
             raise error
         if self.error is None:

@@ -170,7 +170,8 @@ class Peers:
         return found
 
     def _answered(self, device: torch.device, do: Callable[[], Tensor], without: Callable[[Peers], Tensor]) -> Tensor:
-        """What it gives; where this rank has failed, of ``without`` the shape."""
+        """What ``do`` gives. Where this rank has failed, or fails in it, ``without`` sends what the others wait for,
+        and gives the shape of a result without numbers."""
         before = self.messages()
         if self.failed.error is None:
             with self.failed.kept():

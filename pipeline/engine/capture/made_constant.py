@@ -107,7 +107,4 @@ def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:
 
 def asking_module(model: nn.Module, frame: FrameType | None) -> str:
     """The innermost module of the model that a frame works for, by name."""
-    names = {id(module): name for name, module in model.named_modules()}
-    while frame is not None and id(frame.f_locals.get("self")) not in names:
-        frame = frame.f_back
-    return "" if frame is None else names[id(frame.f_locals["self"])]
+    return _whoever_asked(frame, {id(module): name for name, module in model.named_modules()}).module
