@@ -242,7 +242,7 @@ def test_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = run("measure_sizes", tried=("--device", "cpu", "--tiny"))
-    assert {"mean", "warm", "first", "planning", "queued"} == {*rows}
+    assert {"mean", "warm", "first", "planning", "host", "queued"} == {*rows}
     assert capsys.readouterr().out.count("x") >= 10
 
 

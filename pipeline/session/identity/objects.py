@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from tvae.pipeline.session.identity.code import plain
+from tvae.pipeline.session.identity.containers import entries, members
 from tvae.pipeline.session.identity.library import library_class
 
 if TYPE_CHECKING:
@@ -90,12 +91,14 @@ def _configuration(value: Any) -> bool:
 
 
 def _mapping(walk: Walk, value: Mapping[Any, Any], path: str) -> str:
+    found = None
     for live in gc.get_referents(value) if isinstance(value, MappingProxyType) else (value,):
         if isinstance(live, dict):
             walk.watch.container(live)
             walk.watch.order(live)
+            found = entries(live)
     notes = _configuration(value)
-    items = [(k, v) for k, v in value.items() if not (notes and str(k).startswith("_"))]
+    items = [(k, v) for k, v in (value.items() if found is None else found) if not (notes and str(k).startswith("_"))]
     factory = getattr(value, "default_factory", None)
     text = ", ".join([f"{walk.value(k, path)}: {walk.value(v, f'{path}[{k!r}]')}" for k, v in items])
     return f"{{{text}}} {walk.value(factory, path)}"
@@ -104,17 +107,18 @@ def _mapping(walk: Walk, value: Mapping[Any, Any], path: str) -> str:
 def _sequence(walk: Walk, value: Any, path: str) -> str:
     if not isinstance(value, tuple):
         walk.watch.container(value)
-    return f"[{', '.join([walk.value(v, f'{path}[{n}]') for n, v in enumerate(value)])}]"
+    return f"[{', '.join([walk.value(v, f'{path}[{n}]') for n, v in enumerate(members(value))])}]"
 
 
 def _set(walk: Walk, value: Any, path: str) -> str:
     if isinstance(value, set):
         walk.watch.container(value)
     told = {}
-    for v in value:
+    held = members(value)
+    for v in held:
         name = f"{getattr(v, '__module__', '')}.{getattr(v, '__qualname__', '')}"
         told[plain(v) or (repr(v) if _all_plain(v) else name)] = v
-    if len(told) < len(value) or "." in told:
+    if len(told) < len(held) or "." in told:
         return walk.opaque(value, path, "a set of objects")
     return f"{{{', '.join([walk.value(told[text], path) for text in sorted(told)])}}}"
 

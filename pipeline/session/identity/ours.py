@@ -9,6 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from tvae.pipeline.session.identity.code import plain
+from tvae.pipeline.session.identity.containers import entries
 from tvae.pipeline.session.identity.library import library_class, library_function
 
 __all__ = ["NATIVE", "WRAPPERS", "contents", "ours", "tells_apart", "wrapped"]
@@ -61,7 +62,7 @@ def ours(value: Any, depth: int = 3) -> bool:
     if isinstance(value, WRAPPERS):
         return any(ours(f, depth) for f in wrapped(value))
     if isinstance(value, dict):  # the functions of ``singledispatch``
-        return depth > 0 and any(ours(v, depth - 1) for v in value.values())
+        return depth > 0 and any(ours(v, depth - 1) for _, v in entries(value))
     if isinstance(value, (ModuleType, *NATIVE)):
         return False
     return not library_class(type(value))

@@ -8,7 +8,6 @@ parameter whose values were written in place is named, but its values are not re
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,15 +16,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tvae.pipeline.session.identity.code import plain
+from tvae.pipeline.session.identity.containers import CONTAINERS, base_of, copied, entries, members
 from tvae.pipeline.session.identity.hidden_state import HiddenState, hidden_state
 from tvae.pipeline.session.identity.library import library_class
 from tvae.pipeline.session.identity.outside import Outside
 from tvae.pipeline.session.identity.tree import FORWARD_HOOKS, REGISTRIES, derived
-from tvae.pipeline.session.identity.watchlist import copied
 
 __all__ = ["Snapshot"]
 
-_CONTAINERS = (dict, list, set, deque)
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _MISSING = object()
 
@@ -111,9 +109,13 @@ class Snapshot:
             self._keep(value, path)
         elif isinstance(value, nn.Module):
             self._look_at_module(value, path)
-        elif isinstance(value, _CONTAINERS):
-            self._hold(_Held(path, value, copied(value), False))
-        elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type) and _is_object(value):
+        else:
+            if isinstance(value, CONTAINERS):
+                self._hold(_Held(path, value, copied(value), False))
+            self._look_at_attributes(value, path)
+
+    def _look_at_attributes(self, value: Any, path: str) -> None:
+        if isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type) and _is_object(value):
             self._seen[id(value)] = value
             self._hold(_Held(path, vars(value), vars(value).copy(), True))
 
@@ -170,12 +172,13 @@ class Snapshot:
             return (before.shape, before.dtype) == (now.shape, now.dtype)
         if isinstance(before, _NUMBERS) and type(before) is type(now):  # sizes that a call noted down
             return bool(before.node.expr == now.node.expr)
-        if type(before) is not type(now) or not isinstance(before, (tuple, *_CONTAINERS)):
+        if type(before) is not type(now) or not isinstance(before, (tuple, *CONTAINERS)):
             return False
         return self._alike(before, now)
 
     def _alike(self, before: Any, now: Any) -> bool:
         """Do two containers hold the same?"""
+        before, now = copied(before), copied(now)
         if len(before) != len(now):
             return False
         if isinstance(before, set):
@@ -200,14 +203,16 @@ def _version(tensor: Tensor) -> int:
 
 
 def _put_back(live: Any, before: Any) -> None:
-    """What a container held, written only where it differs: another thread may be reading it."""
-    base = _base(live)
+    """What a container held, written only where it differs: another thread may be reading it.
+    A class derived from Python's own may forbid writes, as diffusers' configuration does: the one underneath writes."""
+    base = base_of(type(live))
     if isinstance(live, dict):
-        for key in [key for key in live if key not in before]:
+        now = dict(entries(live))
+        for key in [key for key in now if key not in before]:
             base.pop(live, key, None)
-        for key in [key for key, value in before.items() if live.get(key, _MISSING) is not value]:
+        for key in [key for key, value in before.items() if now.get(key, _MISSING) is not value]:
             base.__setitem__(live, key, before[key])
-    if [*map(id, live)] == [*map(id, before)]:
+    if [*map(id, members(live))] == [*map(id, members(before))]:
         return
     base.clear(live)
     if isinstance(live, dict):
@@ -215,11 +220,6 @@ def _put_back(live: Any, before: Any) -> None:
             base.__setitem__(live, key, value)
     else:
         (base.update if isinstance(live, set) else base.extend)(live, before)
-
-
-def _base(live: Any) -> Any:
-    """Python's own class underneath: a derived one may forbid writes, as diffusers' configuration does."""
-    return next(kind for kind in (OrderedDict, *_CONTAINERS) if isinstance(live, kind))
 
 
 def _join(path: str, name: Any) -> str:

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.session.identity.code import PLAIN
+from tvae.pipeline.session.identity.containers import copied, entries, members, reads_otherwise
 
-__all__ = ["Watchlist", "copied"]
+__all__ = ["Watchlist"]
 
 _log = logging.getLogger("tvae")
 
@@ -31,15 +32,6 @@ _data_ptr, _version, _dtype = Tensor.data_ptr, attrgetter("_version"), attrgette
 _parts_of_function = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
-def copied(container: Any) -> Any:
-    """A container's contents; classes derived from Python's own may have a ``copy`` that does something else."""
-    if type(container).__module__ in ("builtins", "collections"):
-        return container.copy()
-    if isinstance(container, dict):
-        return dict(container.items())
-    return set(container) if isinstance(container, set) else [*container]
-
-
 class Watchlist:
     """Filled while a module is looked at; ``seal`` ends that."""
 
@@ -47,6 +39,7 @@ class Watchlist:
         self._empty: list[Any] = []
         self._live: list[Any] = []
         self._copies: list[Any] = []
+        self._otherwise: list[tuple[Any, list[Any]]] = []
         self._same: list[tuple[Any, Any, Any]] = []
         self._ordered: list[dict[Any, Any]] = []
         self._objects: list[Any] = []
@@ -68,6 +61,10 @@ class Watchlist:
     ) -> None:
         """A dictionary, list, set or deque: what it holds, and the types of its numbers, but for names that do not
         matter. numbers: do those types?"""
+        if reads_otherwise(type(live)):  # by identity alone, since its own ``==`` may say anything
+            self._otherwise.append((live, members(live)))  # which keeps alive what it held: no id comes twice
+            self.view(lambda: [*map(id, members(live))])
+            return
         left: Collection[str] = ()
         if leave_out is not None and (left := leave_out(live)):
             self.view(lambda: {k: v for k, v in live.items() if k not in leave_out(live)})
@@ -76,7 +73,7 @@ class Watchlist:
         else:
             self._live.append(live)
             self._copies.append(copied(live))
-        held = [*live.items()] if isinstance(live, dict) else [] if isinstance(live, set) else [*enumerate(live)]
+        held = entries(live) if isinstance(live, dict) else [] if isinstance(live, set) else [*enumerate(live)]
         if numbers:
             self._types_at(live, [key for key, value in held if type(value) in _NUMBERS and key not in left])
         for key, value in held:
@@ -89,7 +86,7 @@ class Watchlist:
 
     def order(self, live: dict[Any, Any]) -> None:
         """The order of a dictionary's keys."""
-        if len(live) > 1:
+        if len(live) > 1 and not reads_otherwise(type(live)):  # whose order is watched with what they hold
             self._ordered.append(live)
 
     def view(self, look: Callable[[], Any]) -> None:
@@ -141,7 +138,7 @@ class Watchlist:
     # -- what was looked at ----------------------------------------------------------------------------------------
     def containers(self) -> list[Any]:
         """Those that code may write to."""
-        return [*self._live, *self._empty]
+        return [*self._live, *self._empty, *(live for live, _ in self._otherwise)]
 
     def functions(self) -> list[FunctionType]:
         """All that were met, but for libraries'."""
