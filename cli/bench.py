@@ -9,6 +9,7 @@ import typer
 from tvae.cli import options
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import reporting
+from tvae.cli.status_line import StatusLine
 
 __all__ = ["app"]
 
@@ -19,6 +20,10 @@ Plot = Annotated[
 ]
 Repeat = Annotated[
     int | None, typer.Option("--repeat", metavar="N", min=1, help="How many calls to time; the median counts.")
+]
+Folder = Annotated[
+    str | None,
+    typer.Option("--folder", metavar="DIR", help="Write to this disk.", show_default="the temporary folder"),
 ]
 
 
@@ -65,6 +70,7 @@ def kernels(
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Measure every operation at every level: error against float64, time, share of the device's peak.
 
@@ -72,7 +78,7 @@ def kernels(
     The error shown is the largest of the timed call and of small calls that cover the operation's arguments.
     Exit code 4: a level is wrong.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet), StatusLine(shown=not (json or quiet or no_progress)) as line:
         from tvae.cli import bench_report, bench_request
         from tvae.pipeline.bench.kernels import bench_kernels, default_size
 
@@ -92,7 +98,7 @@ def kernels(
             repeat=repeat or (20 if request.device.type == "cuda" else 5),
             quick=quick,
         )
-        rows = bench_report.kernels(found, request, json=json, quiet=quiet)
+        rows = bench_report.kernels(found, request, line, json=json)
         if chart is not None:
             from tvae.pipeline.bench.plot import plot_kernels
 
@@ -166,9 +172,10 @@ def vae(
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Measure a whole VAE in tvae and in diffusers, with the same weights: time, memory, error."""
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet), StatusLine(shown=not (json or quiet or no_progress)) as line:
         from tvae.cli import bench_report, bench_request
         from tvae.pipeline.bench.vae import bench_vae
 
@@ -188,9 +195,9 @@ def vae(
             reference=bench_request.reference(reference, request.dtype),
             repeat=repeat or (5 if request.device.type == "cuda" else 3),
             subject=subject if first_use else None,
-            tell=bench_report.teller(quiet or json),
+            tell=line.show,
         )
-        rows = bench_report.vae(found, name, request, json=json, quiet=quiet)
+        rows = bench_report.vae(found, name, request, line, json=json)
         if chart is not None:
             from tvae.pipeline.bench.plot import plot_vae
 
@@ -208,12 +215,7 @@ def job(
     allow_pickle: options.AllowPickle = False,
     batch: options.Batch = "auto",
     size: options.Size = None,
-    folder: Annotated[
-        str | None,
-        typer.Option(
-            "--folder", metavar="DIR", help="Write results on this disk.", show_default="the temporary folder"
-        ),
-    ] = None,
+    folder: Folder = None,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -221,13 +223,14 @@ def job(
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Measure whole jobs over your own photos: encode them, skip them once they are done, decode their latents.
 
     Says how many a second, how busy reading, computing and writing are, and which of them is the bottleneck.
     All files that it writes are removed.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet), StatusLine(shown=not (json or quiet or no_progress)) as line:
         from pathlib import Path
 
         from tvae.cli import arguments, bench_report, bench_request
@@ -249,8 +252,8 @@ def job(
             batch=arguments.batch_size(batch),
             size=arguments.parse_size(size),
         )
-        found = bench_job(work, None if where is None else Path(where), bench_report.teller(quiet or json))
-        rows = bench_report.job(found, vae or "builtin", request, json=json, quiet=quiet)
+        found = bench_job(work, None if where is None else Path(where), line.show)
+        rows = bench_report.job(found, vae or "builtin", request, line, json=json)
         if chart is not None:
             from tvae.pipeline.bench.plot import plot_job
 
@@ -267,22 +270,18 @@ def io_(
     ] = None,
     size: options.Size = None,
     frames: Annotated[int, typer.Option("--frames", metavar="N", min=2, help="Frames of the clip that is made.")] = 24,
-    folder: Annotated[
-        str | None,
-        typer.Option(
-            "--folder", metavar="DIR", help="Measure writing on this disk.", show_default="the temporary folder"
-        ),
-    ] = None,
+    folder: Folder = None,
     device: options.Device = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Measure reading frames, copying them to the device, writing latents and videos, and the disk.
 
     All files that it writes are removed.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet), StatusLine(shown=not (json or quiet or no_progress)) as line:
         from pathlib import Path
 
         from tvae.cli import arguments, bench_report, bench_request
@@ -297,4 +296,4 @@ def io_(
             frames=frames,
             folder=None if where is None else Path(where),
         )
-        bench_report.io(found, json=json, quiet=quiet)
+        bench_report.io(found, line, json=json)

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import json as js
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tvae.cli import columns
 from tvae.cli.bench_request import Setting
 from tvae.cli.reporting import printable, tell
+from tvae.cli.status_line import StatusLine
 from tvae.pipeline.bench.io import IoRow
 from tvae.pipeline.bench.job import JobRow
 from tvae.pipeline.bench.kernels import Ceiling, KernelRow
 from tvae.pipeline.bench.vae import VaeRow
 
-__all__ = ["io", "job", "kernels", "teller", "vae"]
+__all__ = ["io", "job", "kernels", "vae"]
 
 
-def teller(silent: bool) -> Callable[[str], None]:
-    """Says on stderr, where somebody looks on, what is being measured."""
-
-    def progress(words: str) -> None:
-        if not silent and sys.stderr.isatty():
-            print(f"\r\x1b[2K{printable(words)}", end="", file=sys.stderr, flush=True)
-
-    return progress
-
-
-def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: bool, quiet: bool) -> list[KernelRow]:
+def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, line: StatusLine, *, json: bool) -> list[KernelRow]:
     """All rows, shown."""
-    progress = teller(json or quiet)
     rows: list[KernelRow] = []
     ceilings: list[Ceiling] = []
     for one in found:
@@ -42,9 +31,9 @@ def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: boo
         rows.append(one)
         if json:
             _print("kernel", one.to_json())
-        progress(f"{one.operation} at level {one.level}")
-    progress("")
-    if not json and not quiet:
+        line.show(f"{one.operation} at level {one.level}")
+    line.clear()
+    if not json:
         tell(printable(setting.words))
         for ceiling in ceilings:
             what = "copy" if ceiling.kind == "copy" else "matrix product"
@@ -54,20 +43,20 @@ def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: boo
         tell("* chosen by the preset; share: of the copy, or of the matrix product where arithmetic is the limit")
         if any((row.share or 0) > 1 for row in rows):
             tell("more than 100 %: at this size the maps fit the caches, which a large copy does not")
-        for line in _missing(rows):
-            tell(printable(line))
+        for missing in _missing(rows):
+            tell(printable(missing))
     return rows
 
 
-def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, quiet: bool) -> list[VaeRow]:
+def vae(found: Iterable[VaeRow], name: str, setting: Setting, line: StatusLine, *, json: bool) -> list[VaeRow]:
     """All rows, shown."""
     rows = []
     for row in found:
         rows.append(row)
         if json:
             _print("vae_run", {**row.to_json(), "vae": name, **_about(setting)})
-    teller(json or quiet)("")
-    if not json and not quiet:
+    line.clear()
+    if not json:
         tell(printable(f"{name}; {setting.words}"))
         uses = any(row.first_use_seconds is not None for row in rows)
         more = ("first use", "next use") if uses else ()
@@ -80,15 +69,15 @@ def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, qui
     return rows
 
 
-def job(found: Iterable[JobRow], name: str, setting: Setting, *, json: bool, quiet: bool) -> list[JobRow]:
+def job(found: Iterable[JobRow], name: str, setting: Setting, line: StatusLine, *, json: bool) -> list[JobRow]:
     """All rows, shown."""
     rows = []
     for row in found:
         rows.append(row)
         if json:
             _print("job", {**row.to_json(), "vae": name, **_about(setting)})
-    teller(json or quiet)("")
-    if not json and not quiet:
+    line.clear()
+    if not json:
         tell(printable(f"{name}; {setting.words}"))
         names = ("job", "items", "failed", "a second", "first", "whole", "reading", "computing", "writing", "note")
         columns.show_table(names, [_job_cells(row) for row in rows])
@@ -99,14 +88,16 @@ def job(found: Iterable[JobRow], name: str, setting: Setting, *, json: bool, qui
     return rows
 
 
-def io(found: Iterable[IoRow], *, json: bool, quiet: bool) -> list[IoRow]:
+def io(found: Iterable[IoRow], line: StatusLine, *, json: bool) -> list[IoRow]:
     """All rows, shown."""
     rows = []
     for row in found:
         rows.append(row)
         if json:
             _print("io", row.to_json())
-    if not json and not quiet:
+        line.show(row.what)
+    line.clear()
+    if not json:
         names = ("what", "rate", "frames a second", "time", "note")
         cells = [
             (

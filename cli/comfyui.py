@@ -27,14 +27,16 @@ def install(
         bool, typer.Option("--overwrite", help="Replace the file of another version of tvae. No other is replaced.")
     ] = False,
     json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Put tvae's nodes into ComfyUI: one file, which imports them from the tvae that is installed.
 
     Nodes: Exact VAE (a VAE for all other nodes), VAE Decode, VAE Encode, and Save video.
     tvae has to be installed in the Python that runs ComfyUI.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from pathlib import Path
 
         from tvae.cli.table import emit
@@ -45,5 +47,5 @@ def install(
             emit("installed", {"output": str(path), "written": written}, as_json=True)
             return
         tell(printable(f"{path}{'' if written else ' (was there already)'}"))
-        if written:
+        if written and not quiet:
             say("restart ComfyUI to see the nodes; tvae has to be installed in its Python")

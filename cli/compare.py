@@ -10,6 +10,7 @@ import typer
 from tvae.cli import options
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import printable, reporting, say, tell
+from tvae.cli.status_line import StatusLine
 
 if TYPE_CHECKING:
     from tvae.pipeline.comparison import Comparison, Pair
@@ -37,7 +38,9 @@ def compare(
     max_megapixels: options.MaxMegapixels = None,
     sandbox: options.Sandbox = "auto",
     json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Say how far two results are from each other: latents, images, videos, or folders of them.
 
@@ -46,7 +49,7 @@ def compare(
     Of two folders, files of one name are compared, and a.jpg with a.jpg.png, as decode calls it.
     The exit code is 4 if a distance is above --within, else 3 if any could not be compared.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from pathlib import Path
 
         from tvae.cli import arguments
@@ -58,16 +61,21 @@ def compare(
         refuse_urls([first, second], "tvae compare")
         limit, failed = arguments.pixel_limit(max_megapixels), 0
         found: list[Comparison] = []
-        with media_sandbox.Sandbox(sandbox) as processes:
-            for pair in pairs(Path(first), Path(second)):
+        todo = pairs(Path(first), Path(second))
+        line = StatusLine(shown=not (json or quiet or no_progress))
+        with media_sandbox.Sandbox(sandbox) as processes, line:
+            for n, pair in enumerate(todo):
+                line.show(f"{n + 1} of {len(todo)}: {pair.name}")
                 try:
                     one = _compared(pair, processes, limit)
                 except InputError as error:
                     failed += 1
+                    line.clear()
                     _tell_failed(pair, str(error), json)
                     continue
                 found.append(one)
-                _tell(pair, one, json)
+                line.clear()
+                _tell(pair, one, as_json=json, quiet=quiet)
         if not json and len(found) + failed > 1:
             tell(_summary(found, failed))
         if within is not None and not all(one.relative_l2 <= within for one in found):
@@ -85,7 +93,7 @@ def _compared(pair: Pair, sandbox: Sandbox, max_pixels: int) -> Comparison:
     return compare_pair(pair.first, pair.second, sandbox, max_pixels)
 
 
-def _tell(pair: Pair, one: Comparison, as_json: bool) -> None:
+def _tell(pair: Pair, one: Comparison, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         from tvae.cli.table import emit
 
@@ -95,7 +103,7 @@ def _tell(pair: Pair, one: Comparison, as_json: bool) -> None:
             facts |= one.quality.to_json()
         emit("compared", _names(pair) | facts | {"notices": [*one.notices]}, as_json=True)
         return
-    for notice in one.notices:
+    for notice in () if quiet else one.notices:
         say(f"warning: {notice}")
     told = "equal" if one.equal else f"relative L2 {one.relative_l2:.3g}, largest difference {one.largest:.3g}"
     if one.quality is not None and not one.equal:

@@ -18,9 +18,14 @@ FP8_CAPABILITY = (8, 9)
 """Ada is the first to multiply matrices in 8-bit floating point."""
 
 
-def doctor(json: options.Json = False, verbose: options.Verbose = False) -> None:
+def doctor(
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
     """Show what this machine has (PyTorch, devices, memory, codecs, kernel levels), and known faults of it."""
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from tvae.cli.table import emit
 
         emit("doctor", _examine(), json)

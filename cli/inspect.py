@@ -34,10 +34,12 @@ def inspect(
     max_megapixels: options.MaxMegapixels = None,
     sandbox: options.Sandbox = "auto",
     json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Say what a file or folder is (latents, an image, a video, a VAE, a cache): first the main facts, then all."""
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from contextlib import nullcontext
         from pathlib import Path
 

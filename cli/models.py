@@ -8,9 +8,14 @@ from tvae.cli.reporting import reporting, tell
 __all__ = ["models"]
 
 
-def models(json: options.Json = False, verbose: options.Verbose = False) -> None:
+def models(
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
     """List the VAE classes that the command line knows, with the models that use them, and diffusers' others."""
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from tvae.cli.table import emit
         from tvae.pipeline.models import families, other_classes
 

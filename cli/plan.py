@@ -48,14 +48,16 @@ def plan(
     max_megapixels: options.MaxMegapixels = None,
     sandbox: options.Sandbox = "auto",
     json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Say whether a run would fit into memory, how long it would take, and what limits it.
 
     Computes nothing. With -v it also lists segments, strips and buffers. With --devices it says which rows of one
     picture or clip each device would compute, and what comes to it from the others.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from tvae.cli import arguments
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.jobs.input_shape import Extent
@@ -79,15 +81,22 @@ def plan(
             "bitwise": bitwise,
         }
         if devices is not None:
-            _plan_shared(vae or named or "builtin", wanted, side, device, devices, of_model, verbose, json)
+            _plan_shared(vae or named or "builtin", wanted, side, device, devices, of_model, verbose, json, quiet)
         else:
-            _plan_alone(vae or named or "builtin", wanted, side, device, of_model, verbose, json)
-        if vae is None and named is None and not json:
+            _plan_alone(vae or named or "builtin", wanted, side, device, of_model, verbose, json, quiet)
+        if vae is None and named is None and not (json or quiet):
             say_builtin()
 
 
 def _plan_alone(
-    vae: str, wanted: Extent, side: Asked, device: str | None, of_model: dict[str, Any], verbose: bool, json: bool
+    vae: str,
+    wanted: Extent,
+    side: Asked,
+    device: str | None,
+    of_model: dict[str, Any],
+    verbose: bool,
+    json: bool,
+    quiet: bool,
 ) -> None:
     from tvae.cli.table import emit
     from tvae.cli.verdict import LEGEND, verdict
@@ -95,7 +104,7 @@ def _plan_alone(
     from tvae.pipeline.session.model import open_model
 
     model = open_model(vae, device=device, **of_model)
-    for one in _sides(side, model.info, json):
+    for one in _sides(side, model.info, silent=json or quiet):
         found = model.plan(input_shape(model.info, wanted, one), one)
         if json:
             emit("plan", {"side": one, **found.to_json()}, as_json=True)
@@ -108,11 +117,11 @@ def _plan_alone(
         tell(LEGEND)
 
 
-def _sides(asked: Asked, info: ModelInfo, as_json: bool) -> list[Literal["encode", "decode"]]:
+def _sides(asked: Asked, info: ModelInfo, *, silent: bool) -> list[Literal["encode", "decode"]]:
     """Of both those that the VAE has weights for, and a line on the other."""
     if asked != "both":
         return [asked]
-    if not as_json:
+    if not silent:
         for why in info.lacks.values():
             say(why)
     both: tuple[Literal["encode"], Literal["decode"]] = ("encode", "decode")
@@ -128,6 +137,7 @@ def _plan_shared(
     of_model: dict[str, Any],
     verbose: bool,
     json: bool,
+    quiet: bool,
 ) -> None:
     from functools import partial
 
@@ -151,7 +161,7 @@ def _plan_shared(
         for name, peers in zip(names, ranks, strict=True)
     ]
     single = open_model(vae, device=names[0], **of_model)
-    for one in _sides(side, single.info, json):
+    for one in _sides(side, single.info, silent=json or quiet):
         shape = input_shape(single.info, wanted, one)
         found = [model.plan(shape, one) for model in models]
         frames = wanted.frames if single.info.temporal_factor is None else 1  # one by one

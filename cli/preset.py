@@ -29,9 +29,14 @@ def preset(context: typer.Context) -> None:
 
 
 @app.command("list")
-def list_presets(json: options.Json = False, verbose: options.Verbose = False) -> None:
+def list_presets(
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
     """List all presets, your own included."""
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from tvae import presets
         from tvae.cli.table import emit
 
@@ -46,9 +51,15 @@ def list_presets(json: options.Json = False, verbose: options.Verbose = False) -
 
 
 @app.command()
-def show(name: Name, json: options.Json = False, verbose: options.Verbose = False) -> None:
+def show(
+    name: Name,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
     """Show the values of a preset, and what they were measured on."""
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from tvae.cli.table import emit
 
         found = _load(name)
@@ -62,10 +73,12 @@ def export(
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Print a preset as TOML, with its comments. Edit it, and pass it as --preset FILE.toml."""
-    with reporting(verbose):
+    with reporting(verbose, quiet=quiet and output is not None):
         from pathlib import Path
 
         from tvae import presets
@@ -121,6 +134,7 @@ def tune(
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Measure which settings are fastest on this machine, and write them as a preset.
 
@@ -128,7 +142,7 @@ def tune(
     Kernel levels are chosen by single calls that pass the equivalence check.
     Memory layout, strip height, cuDNN's search and CUDA graphs are chosen by decoding a picture.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, quiet=quiet):
         from tvae.cli import tuning
 
         tuning.tune(
@@ -143,7 +157,7 @@ def tune(
             size=size,
             quick=quick,
             json=json,
-            quiet=quiet,
+            progress=not (json or quiet or no_progress),
         )
 
 

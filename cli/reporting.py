@@ -10,7 +10,7 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from types import FrameType
 from typing import TextIO
 
@@ -90,14 +90,17 @@ def _escaped(character: str) -> str:
 
 
 @contextmanager
-def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool = False) -> Iterator[None]:
+def reporting(
+    verbose: bool = False, as_json: bool = False, *, quiet: bool = False, resumable: bool = False
+) -> Iterator[None]:
     """Turns whatever ends the block into one line on stderr and ``typer.Exit`` with its code.
 
     With ``verbose`` the traceback comes first, and what is logged meanwhile is shown; with ``as_json`` the line is also
-    an object on stdout. While the block runs, SIGTERM unwinds it like Ctrl-C. resumable: the same command goes on where
-    the block was left.
+    an object on stdout. While the block runs, SIGTERM unwinds it like Ctrl-C. quiet: what is told on stdout is dropped,
+    but for JSON. resumable: the same command goes on where the block was left.
     """
-    with _sigterm_raises(), _log_shown() if verbose else nullcontext():
+    silent = _nothing_told() if quiet and not as_json else nullcontext()
+    with _sigterm_raises(), _log_shown() if verbose else nullcontext(), silent:
         try:
             yield
         except typer.Exit:
@@ -151,6 +154,12 @@ def _log_shown() -> Iterator[None]:
     finally:
         log.setLevel(before)
         log.removeHandler(handler)
+
+
+@contextmanager
+def _nothing_told() -> Iterator[None]:
+    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
+        yield
 
 
 @contextmanager

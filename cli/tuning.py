@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tvae import presets
 from tvae.cli import bench_request, columns
-from tvae.cli.bench_report import teller
 from tvae.cli.reporting import printable, tell
+from tvae.cli.status_line import StatusLine
 from tvae.pipeline.bench.tune import Trial, Tuner
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing
@@ -32,7 +32,7 @@ def tune(
     size: int | None,
     quick: bool,
     json: bool,
-    quiet: bool,
+    progress: bool,
 ) -> None:
     """See ``tvae preset tune``. Raises UsageError before any work."""
     setting = bench_request.setting("auto", None, device)
@@ -52,20 +52,19 @@ def tune(
         description=f"Measured by tvae preset tune on {setting.machine}, starting from {base.name}.",
     )
     tuner = Tuner(base, model, setting.device, machine=setting.machine, vae=called, size=side, quick=quick)
-    progress = teller(json or quiet)
     trials = []
-    progress("measuring")
-    for trial in tuner:
-        trials.append(trial)
-        progress(f"{trial.setting} {trial.value}")
-        if json:
-            tell(js.dumps({"type": "trial", **trial.to_json()}, allow_nan=False))
-    progress("")
+    with StatusLine(shown=progress) as line:
+        line.show("measuring")
+        for trial in tuner:
+            trials.append(trial)
+            line.show(f"{trial.setting} {trial.value}")
+            if json:
+                tell(js.dumps({"type": "trial", **trial.to_json()}, allow_nan=False))
     _write(target, text_of(tuner.preset))
     if json:
         values = {**tuner.preset.to_json(), "source": str(target)}
         tell(js.dumps({"type": "preset", **values}, allow_nan=False))
-    elif not quiet:
+    else:
         tell(printable(setting.words))
         columns.show_table(("setting", "value", "time", ""), [_cells(trial) for trial in trials], texts=2)
         tell(printable(f"written: {target}"))

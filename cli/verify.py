@@ -10,6 +10,7 @@ import typer
 from tvae.cli import options
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import printable, reporting, tell
+from tvae.cli.status_line import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,16 +39,19 @@ def verify(
     vae: OfVae = None,
     allow_pickle: options.AllowPickle = False,
     json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Read latents whole and compare them with their checksums.
 
     Of caches for trainers and of shards: all files that tvae wrote, by its records beside them.
     Of a folder that tvae batch wrote to: everything that its manifest has a line of.
-    Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums.
+    Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums; with -q
+    nothing else.
     The exit code is 4 if any are damaged or incomplete, else 3 if any could not be read.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json), StatusLine(shown=not (json or quiet or no_progress)) as line:
         from itertools import chain
         from pathlib import Path
 
@@ -73,6 +77,7 @@ def verify(
                 facts = {"path": str(verdict.path), "state": verdict.state, "reason": verdict.reason}
                 emit("verified", facts, as_json=True)
             elif verdict.state != "fine":
+                line.clear()
                 tell(printable(f"{verdict.path}: {verdict.state}: {verdict.reason}"))
 
         found: list[Iterator[Verdict]] = []
@@ -85,9 +90,15 @@ def verify(
                 found.append(verdicts(Path(name), None if source is None else Path(source), of))
         for verdict in chain.from_iterable(found):
             told(verdict)
-        if not json:
-            tell(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here")
+            line.often(f"{_counted(counts)}: {verdict.path}")
+        line.clear()
+        if not (json or quiet):
+            tell(_counted(counts) or "no latents here")
         if counts["damaged"] or counts["incomplete"]:
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
         if counts["unreadable"]:
             raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
