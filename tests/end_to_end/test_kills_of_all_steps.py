@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cache_vaes import saved
 from clips import write_clip
 from job_files import NAME, photo, values
 from process_copy import process_copy
@@ -49,7 +50,7 @@ output = "trips"
 operation = "cache"
 inputs = "in/*.png"
 output = "cached"
-vae = "builtin"
+vae = "flux"
 size = "64x64"
 cache = {trainer = "kohya", architecture = "flux", flip = true}
 
@@ -74,6 +75,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for n in range(24):
         photo(Path(f"in/{n}.png"), n, 48 + 16 * (n % 3), 64)
     write_clip(Path("in/clip.mkv"), frames=6, sound=True)
+    saved("flux", Path("flux"))
     Path("job.toml").write_text(JOB)
     return tmp_path
 
