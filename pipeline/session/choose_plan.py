@@ -157,7 +157,8 @@ def choose_plan(
         )
 
     def named(left: int) -> int:
-        return _overhead(program, device, limits, to_come, there).named(left)
+        """As the user named it; counted back from what is left, it would grow with what planning itself takes."""
+        return limits.vram or _overhead(program, device, limits, to_come, there).named(left)
 
     def enough(left: int) -> int:
         """As of a refusal: planning takes memory of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,15 @@ def smallest(result: Result, code: int = 2) -> int:
 def picture(path: Path) -> Any:
     with Image.open(path) as image:
         return np.array(image)
+
+
+@pytest.mark.parametrize("more", [[], ["--bitwise"]])
+def test_a_budget_is_told_as_it_was_named(real: Tvae, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
+    """Though the process grows while it plans."""
+    sizes = count(300, 3)
+    monkeypatch.setattr(budget, "_resident", lambda: next(sizes) * MIB)
+    refused = real("plan", "--shape", "64x64", "--vram", "310MiB", *more)
+    assert refused.stderr.startswith("tvae: a budget of 310.0 MiB is too small; the smallest that works is ")
 
 
 @pytest.mark.parametrize(
