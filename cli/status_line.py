@@ -15,7 +15,7 @@ SECONDS = 0.1
 
 
 class StatusLine:
-    """The line of one command; leaving the block takes it away. shown: no without ``--quiet``, ``--no-progress`` and
+    """The line of one command; leaving the block takes it away. shown: false with ``--quiet``, ``--no-progress`` or
     ``--json``."""
 
     def __init__(self, *, shown: bool) -> None:
