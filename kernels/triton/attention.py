@@ -21,6 +21,7 @@ largest is 1 and exact, so that such rows are computed again here with a peak th
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ from tvae.kernels.triton.attention_launches import (
     load_others,
 )
 from tvae.kernels.triton.attention_plan import Plan, Scratch, plan_for
-from tvae.kernels.triton.launch import device_of, launch
+from tvae.kernels.triton.launch import device_of
+from tvae.kernels.triton.repeated import Repeated
 from tvae.kernels.triton.sizes import ceil_div
 from tvae.kernels.workspace import KEYS
 
@@ -95,33 +97,19 @@ def _narrow(v: Tensor) -> tuple[Tensor, Tensor | None]:
     n, d = v.shape
     largest = torch.zeros(d, device=v.device)
     out = torch.empty((n, d), dtype=torch.float16, device=v.device)
-    slab = min(256, d & -d)
-    launch(
-        largest_kernel,
-        (ceil_div(n, _SHARE), d // slab),
-        v,
-        largest,
-        n,
-        v.stride(0),
-        SHARE=_SHARE,
-        ROWS=32,
-        SLAB=slab,
-        num_warps=4,
-    )
-    launch(
-        narrow_kernel,
-        (ceil_div(n, 32), d // slab),
-        v,
-        largest,
-        out,
-        n,
-        v.stride(0),
-        DEPTH=d,
-        ROWS=32,
-        SLAB=slab,
-        num_warps=4,
-    )
+    find, narrow = _narrowing(n, d, v.stride(0), v.device)
+    find(v, largest)
+    narrow(v, largest, out)
     return out, largest
+
+
+@lru_cache(1 << 10)
+def _narrowing(n: int, d: int, row: int, device: torch.device) -> tuple[Repeated, Repeated]:
+    """What finds the largest magnitudes of n values of d channels whose rows lie so far apart, and what scales them."""
+    slab = min(256, d & -d)
+    tile = {"ROWS": 32, "SLAB": slab, "num_warps": 4}
+    find = Repeated(largest_kernel, (ceil_div(n, _SHARE), d // slab), (n, row), {"SHARE": _SHARE, **tile}, device)
+    return find, Repeated(narrow_kernel, (ceil_div(n, 32), d // slab), (n, row), {"DEPTH": d, **tile}, device)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor, scale: float, plan: Plan) -> None:
@@ -157,16 +145,17 @@ def _chunks(v: Tensor, size: int) -> list[Tensor]:
 
 
 def _launch_finish(scratch: Scratch, largest: Tensor | None, out: Tensor) -> None:
-    m, d = out.shape
+    sizes = *out.shape, scratch.chunks, scratch.tiles, scratch.share, out.stride(0), scratch.sums.stride(0)
+    given = scratch.wide, scratch.sums, scratch.peaks, out if largest is None else largest, out
+    _finish(*sizes, largest is not None, out.device)(*given)
+
+
+@lru_cache(1 << 10)
+def _finish(
+    m: int, d: int, chunks: int, tiles: int, share: int, out_row: int, row: int, scaled: bool, device: torch.device
+) -> Repeated:
+    """For m results of d channels. out_row, row: values from one of them to the next, and of the scratch."""
     slab = min(256, d & -d)
-    launch(
-        finish_kernel,
-        (ceil_div(m, 32), d // slab),
-        *(scratch.wide, scratch.sums, scratch.peaks, largest, out),
-        *(m, scratch.chunks, scratch.tiles, scratch.share, out.stride(0), scratch.sums.stride(0)),
-        DEPTH=d,
-        SCALED=largest is not None,
-        BM=32,
-        SLAB=slab,
-        num_warps=4,
-    )
+    options = {"DEPTH": d, "SCALED": scaled, "BM": 32, "SLAB": slab, "num_warps": 4}
+    numbers = m, chunks, tiles, share, out_row, row
+    return Repeated(finish_kernel, (ceil_div(m, 32), d // slab), numbers, options, device)

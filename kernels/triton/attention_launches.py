@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tvae.kernels.prebuild import asked, rehearsal
 from tvae.kernels.triton.attention_plan import Plan, Scratch
 from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
-from tvae.kernels.triton.launch import INTERPRETED, launch
+from tvae.kernels.triton.launch import INTERPRETED
+from tvae.kernels.triton.repeated import Repeated
 from tvae.kernels.triton.sizes import ceil_div
 from tvae.kernels.workspace import KEYS, product_rows
 
@@ -26,22 +27,20 @@ _loaded: set[Hashable] = set()
 """What ``load_others`` has seen to."""
 
 
-def _operands(plan: Plan, *operands: tuple[Tensor, int]) -> list[Any]:
-    """Matrices, each with the rows of its tile, as the kernels load them: ``plan.depth`` columns at a time."""
-    if not plan.tma:
-        return [x for x, _ in operands]
-    return [TensorDescriptor.from_tensor(x, [rows, plan.depth]) for x, rows in operands]
-
-
 def _tiles(channels: int, plan: Plan) -> dict[str, Any]:
     """What all three kernels are built for."""
     tile = {"TMA": plan.tma, "BM": plan.rows, "BN": plan.columns, "BK": plan.depth}
     return {"DEPTH": channels, **tile, "num_warps": plan.warps, "num_stages": plan.stages}
 
 
-def _target(plan: Plan, p: Tensor) -> Any:
-    """The weights as the kernels store them: a slice of a tile at a time."""
-    return TensorDescriptor.from_tensor(p, [plan.rows, plan.columns // plan.slices]) if plan.tma else p
+def _boxes(plan: Plan, *rows: int) -> tuple[tuple[int, ...], ...]:
+    """Of matrices, each with the rows of its tile, as the kernels load them: ``plan.depth`` columns at a time."""
+    return tuple([(each, plan.depth) for each in rows]) if plan.tma else ()
+
+
+def _target(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Of the weights as the kernels store them: a slice of a tile at a time."""
+    return ((plan.rows, plan.columns // plan.slices),) if plan.tma else ()
 
 
 def _weights_of(scratch: Scratch, m: int, n: int) -> Tensor:
@@ -50,34 +49,36 @@ def _weights_of(scratch: Scratch, m: int, n: int) -> Tensor:
 
 
 def launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
-    (m, d), n = q.shape, len(sample)
-    launch(
-        peaks_kernel,
-        (ceil_div(m, plan.rows),),
-        *_operands(plan, (q, plan.rows), (sample, plan.columns)),
-        *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
-        **_tiles(d, plan),
-    )
+    sizes = *q.shape, len(sample), q.stride(0), sample.stride(0)
+    _peaks(*sizes, factor, plan, q.device)(q, sample, scratch.peaks)
+
+
+@lru_cache(1 << 10)
+def _peaks(
+    m: int, d: int, n: int, q_row: int, sample_row: int, factor: float, plan: Plan, device: torch.device
+) -> Repeated:
+    """For m queries and n sampled keys of d channels whose rows lie so far apart."""
+    grid, boxes = (ceil_div(m, plan.rows),), _boxes(plan, plan.rows, plan.columns)
+    return Repeated(peaks_kernel, grid, (m, n, factor, q_row, sample_row), _tiles(d, plan), device, boxes)
 
 
 def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
     """The weights of a block of queries against a chunk of keys, and their sums and largest exponents per tile."""
-    (m, d), n = q.shape, len(k)
-    p = _weights_of(scratch, m, n)
-    tiles = ceil_div(m, plan.rows) * ceil_div(n, plan.columns)
-    for mask in _masks(n, plan):
-        launch(
-            weights_kernel,
-            (min(plan.programs, tiles),),
-            *_operands(plan, (q, plan.rows), (k, plan.columns)),
-            *(_target(plan, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
-            *(m, n, factor, q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
-            MASK=mask,
-            GROUP=plan.group,
-            SLICES=plan.slices,
-            FLAT=plan.flat,
-            **_tiles(d, plan),
-        )
+    p, sums = _weights_of(scratch, len(q), len(k)), scratch.sums[chunk * scratch.share :]
+    sizes = *q.shape, len(k), (q.stride(0), k.stride(0), p.stride(0), sums.stride(0))
+    for mask in _masks(len(k), plan):
+        _weights(*sizes, factor, mask, plan, q.device)(q, k, p, scratch.peaks[chunk], sums, scratch.tops)
+
+
+@lru_cache(1 << 10)
+def _weights(
+    m: int, d: int, n: int, rows: tuple[int, ...], factor: float, mask: bool, plan: Plan, device: torch.device
+) -> Repeated:
+    """For m queries and n keys of d channels. rows: values from one row to the next of queries, keys, weights, sums."""
+    grid = (min(plan.programs, ceil_div(m, plan.rows) * ceil_div(n, plan.columns)),)
+    options = {"MASK": mask, "GROUP": plan.group, "SLICES": plan.slices, "FLAT": plan.flat, **_tiles(d, plan)}
+    boxes = *_boxes(plan, plan.rows, plan.columns), *_target(plan)
+    return Repeated(weights_kernel, grid, (m, n, factor, *rows), options, device, boxes)
 
 
 def _masks(n: int, plan: Plan) -> tuple[bool, ...]:
@@ -86,23 +87,34 @@ def _masks(n: int, plan: Plan) -> tuple[bool, ...]:
 
 
 def launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
-    (m, d), n = q.shape, len(k)
-    p = _weights_of(scratch, m, n)
-    rows, tiles = ceil_div(m, plan.rows), ceil_div(n, plan.columns)
-    share = ceil_div(tiles, max(1, _WAVES * plan.cores // rows))
-    for mask in _masks(n, plan):
-        launch(
-            repair_kernel,
-            (rows, ceil_div(tiles, share)),
-            *_operands(plan, (q, plan.rows), (k, plan.columns)),
-            *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
-            *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), share, factor),
-            *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
-            MASK=mask,
-            SLICES=plan.slices,
-            EVEN=q.dtype == torch.float16,
-            **_tiles(d, plan),
-        )
+    p, sums = _weights_of(scratch, len(q), len(k)), scratch.sums[chunk * scratch.share :]
+    sizes = *q.shape, len(k), (q.stride(0), k.stride(0), p.stride(0), sums.stride(0))
+    written = p, scratch.peaks[chunk], scratch.peaks[chunk + 1], sums, scratch.tops, scratch.wide
+    even = q.dtype == torch.float16
+    for mask in _masks(len(k), plan):
+        _repair(*sizes, chunk == 0, factor, mask, even, plan, q.device)(q, k, *written)
+
+
+@lru_cache(1 << 10)
+def _repair(
+    m: int,
+    d: int,
+    n: int,
+    rows: tuple[int, ...],
+    first: bool,
+    factor: float,
+    mask: bool,
+    even: bool,
+    plan: Plan,
+    device: torch.device,
+) -> Repeated:
+    """The same, of the first chunk of keys or a later one."""
+    blocks, tiles = ceil_div(m, plan.rows), ceil_div(n, plan.columns)
+    share = ceil_div(tiles, max(1, _WAVES * plan.cores // blocks))
+    options = {"MASK": mask, "SLICES": plan.slices, "EVEN": even, **_tiles(d, plan)}
+    boxes = *_boxes(plan, plan.rows, plan.columns), *_target(plan)
+    numbers = m, n, int(first), share, factor, *rows
+    return Repeated(repair_kernel, (blocks, ceil_div(tiles, share)), numbers, options, device, boxes)
 
 
 def add_product(wide: Tensor, p: Tensor, v: Tensor, first: bool) -> None:

@@ -8,7 +8,9 @@ plane of float32, at their shifts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,13 +22,12 @@ from tvae.kernels.triton.launch import (
     check_place,
     check_vector,
     dense_wide,
-    device_of,
     empty_last,
-    launch,
     programs,
     shared_map,
 )
 from tvae.kernels.triton.narrow_kernels import from_few_kernel, gather_kernel, products_kernel
+from tvae.kernels.triton.repeated import Repeated
 from tvae.kernels.triton.sizes import ceil_div, power_of_2
 from tvae.kernels.workspace import band_rows
 
@@ -54,35 +55,38 @@ def conv_from_few(
         raise Unsupported(f"{rows}x{columns} pixels")
     bias = check_vector("bias", bias, channels, x.device)
     y = empty_last(x, shape) if out is None else out
-    block = min(64, power_of_2(max(16, channels)))
-    height = max(16, FROM.tile_bytes // (2 * block))
-    pixels, split = shape[2] * shape[3], ceil_div(channels, block)
-    tiles = ceil_div(pixels, height)
-    blocks = programs(x.device, FROM, n * split, tiles, LONGEST)
+    strides = *x.stride(), y.stride(0), y.stride(2), y.stride(3)
+    has = bias is not None, stats
+    blocks, run = _from(tuple(x.shape), tuple(weight.shape), shape, strides, tuple(pads), has, x.device, FROM)
     parts = torch.empty((n, blocks, 3, channels), dtype=torch.float64, device=x.device) if stats else None
-    with device_of(x):
-        launch(
-            from_few_kernel,
-            (n * blocks * split,),
-            x,
-            weight.permute(2, 3, 1, 0).contiguous(),
-            y if bias is None else bias,
-            y,
-            y if parts is None else parts,
-            *(pixels, shape[3], rows, columns, pads[2], pads[0], blocks, tiles, channels),
-            *x.stride(),
-            *(y.stride(0), y.stride(2), y.stride(3)),
-            FEW=few,
-            KH=kh,
-            KW=kw,
-            BP=height,
-            BC=block,
-            BK=power_of_2(max(16, few * kh * kw)),
-            BIAS=bias is not None,
-            STATS=stats,
-            num_warps=FROM.warps,
-        )
+    taps = weight.permute(2, 3, 1, 0).contiguous()
+    run(x, taps, y if bias is None else bias, y, y if parts is None else parts)
     return y, parts
+
+
+@lru_cache(1 << 10)
+def _from(
+    of_x: tuple[int, ...],
+    of_weight: tuple[int, ...],
+    of_y: tuple[int, ...],
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    has: tuple[bool, bool],
+    device: torch.device,
+    tuning: Tuning,
+) -> tuple[int, Repeated]:
+    """How many blocks of statistics there are, and the launch, for tensors of these shapes. strides: of x, and of y but
+    for its channels. has: is there a bias, and are statistics wanted?"""
+    (n, few, rows, columns), (channels, _, kh, kw) = of_x, of_weight
+    block = min(64, power_of_2(max(16, channels)))
+    height = max(16, tuning.tile_bytes // (2 * block))
+    pixels, split = of_y[2] * of_y[3], ceil_div(channels, block)
+    tiles = ceil_div(pixels, height)
+    blocks = programs(device, tuning, n * split, tiles, LONGEST)
+    numbers = pixels, of_y[3], rows, columns, pads[2], pads[0], blocks, tiles, channels, *strides
+    tile = {"FEW": few, "KH": kh, "KW": kw, "BP": height, "BC": block, "BK": power_of_2(max(16, few * kh * kw))}
+    options = {**tile, "BIAS": has[0], "STATS": has[1], "num_warps": tuning.warps}
+    return blocks, Repeated(from_few_kernel, (n * blocks * split,), numbers, options, device)
 
 
 def conv_to_few(
@@ -105,49 +109,60 @@ def conv_to_few(
     taps = x.new_zeros((channels, wide))
     taps[:, : kh * kw * few] = weight.permute(1, 2, 3, 0).reshape(channels, -1)
     norm = x if affine is None else dense_wide(affine)
-    block = min(128, power_of_2(max(16, channels)))
-    height = max(16, TO.tile_bytes // (2 * block))
-    step = band_rows(columns)
-    with device_of(x):
-        planes = torch.empty(kh * kw * few * min(rows, step + kh - 1) * columns, device=x.device)
-        for sample in range(n):
-            for begin in range(0, shape[2], step):
-                end = min(begin + step, shape[2])
-                first, last = max(begin - pads[2], 0), min(end - pads[2] + kh - 1, rows)
-                band, result = x[sample, :, first:last], y[sample, :, begin:end]
-                pixels, pixels_out = (last - first) * columns, (end - begin) * shape[3]
-                launch(
-                    products_kernel,
-                    (ceil_div(pixels, height),),
-                    band,
-                    norm,
-                    taps,
-                    planes,
-                    *(n, sample, pixels, columns, channels, x.stride(2), x.stride(3)),
-                    PRODUCTS=kh * kw * few,
-                    BP=height,
-                    BC=block,
-                    BN=wide,
-                    NORM=affine is not None,
-                    SILU=act == "silu",
-                    STAGES=TO.stages,
-                    num_warps=TO.warps,
-                )
-                launch(
-                    gather_kernel,
-                    (ceil_div(pixels_out, GATHER), few),
-                    planes,
-                    y if bias is None else bias,
-                    result,
-                    *(pixels_out, shape[3], last - first, columns, first - begin + pads[2], pads[0], y.stride(2)),
-                    FEW=few,
-                    KH=kh,
-                    KW=kw,
-                    BIAS=bias is not None,
-                    BP=GATHER,
-                    num_warps=4,
-                )
+    step, of_x = band_rows(columns), (n, channels, columns, x.stride(2), x.stride(3))
+    planes = torch.empty(kh * kw * few * min(rows, step + kh - 1) * columns, device=x.device)
+    for sample in range(n):
+        for begin in range(0, shape[2], step):
+            end = min(begin + step, shape[2])
+            first, last = max(begin - pads[2], 0), min(end - pads[2] + kh - 1, rows)
+            of_band, kernel = (last - first, end - begin, first - begin + pads[2]), (few, kh, kw)
+            multiply = _products(of_x, sample, of_band[0], kernel, (affine is not None, act == "silu"), x.device, TO)
+            multiply(x[sample, :, first:last], norm, taps, planes)
+            gather = _gather(columns, shape[3], of_band, pads[0], y.stride(2), kernel, bias is not None, x.device)
+            gather(planes, y if bias is None else bias, y[sample, :, begin:end])
     return y
+
+
+@lru_cache(1 << 10)
+def _products(
+    of_x: tuple[int, int, int, int, int],
+    sample: int,
+    rows: int,
+    kernel: tuple[int, int, int],
+    has: tuple[bool, bool],
+    device: torch.device,
+    tuning: Tuning,
+) -> Repeated:
+    """The products of a band of so many rows. of_x: samples, channels, columns, values to the next row and column.
+    kernel: channels of the few, rows and columns of the taps. has: are there a norm and an activation?"""
+    n, channels, columns, row, column = of_x
+    products, pixels = math.prod(kernel), rows * columns
+    block = min(128, power_of_2(max(16, channels)))
+    height = max(16, tuning.tile_bytes // (2 * block))
+    tile = {"PRODUCTS": products, "BP": height, "BC": block, "BN": power_of_2(max(16, products))}
+    options = {**tile, "NORM": has[0], "SILU": has[1], "STAGES": tuning.stages, "num_warps": tuning.warps}
+    numbers = n, sample, pixels, columns, channels, row, column
+    return Repeated(products_kernel, (ceil_div(pixels, height),), numbers, options, device)
+
+
+@lru_cache(1 << 10)
+def _gather(
+    columns: int,
+    wide: int,
+    of_band: tuple[int, int, int],
+    left: int,
+    row: int,
+    kernel: tuple[int, int, int],
+    biased: bool,
+    device: torch.device,
+) -> Repeated:
+    """The sums of a band's products. columns: of x; wide: of y, whose rows lie so far apart. of_band: its rows of x and
+    of y, and where the first are beside those of its first taps. left: zeros in front of a row."""
+    (rows, rows_out, first), (few, kh, kw) = of_band, kernel
+    pixels = rows_out * wide
+    options = {"FEW": few, "KH": kh, "KW": kw, "BIAS": biased, "BP": GATHER, "num_warps": 4}
+    numbers = pixels, wide, rows, columns, first, left, row
+    return Repeated(gather_kernel, (ceil_div(pixels, GATHER), few), numbers, options, device)
 
 
 def _check(x: Tensor, weight: Tensor, products: int, most: int) -> None:

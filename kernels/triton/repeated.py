@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tvae.kernels import current
 from tvae.kernels.prebuild import asked
@@ -21,7 +22,8 @@ __all__ = ["Repeated"]
 class Repeated:
     """kernel[grid](*tensors, *numbers, **options) on a device, for any tensors of one shape and layout.
 
-    options: compile-time values.
+    options: compile-time values. boxes: of the first tensors, which the kernel takes as descriptors, the blocks that it
+    copies at a time.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class Repeated:
         numbers: tuple[float, ...],
         options: Mapping[str, Any],
         device: torch.device,
+        boxes: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         self._kernel, self._grid, self._numbers, self._options = kernel, grid, numbers, dict(options)
+        self._boxes = [[*box] for box in boxes]
         self._index = device.index  # None for Triton's interpreter
         self._runs: dict[Hashable, Callable[..., Any]] = {}
         self._rest: tuple[Any, ...] = ()
@@ -46,17 +50,22 @@ class Repeated:
                 self._launch(tensors)
 
     def _launch(self, tensors: tuple[Tensor, ...]) -> None:
+        given = self._described(tensors) if self._boxes else tensors
         if asked() is None:
             seen = tuple([(t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
-            run = self._runs.get(seen) or self._found(seen, tensors)
+            run = self._runs.get(seen) or self._found(seen, given)
             if run is not None:
-                run(*tensors, *self._rest, stream=current.stream(self._index))
+                run(*given, *self._rest, stream=current.stream(self._index))
                 return
-        launch(self._kernel, self._grid, *tensors, *self._numbers, **self._options)
+        launch(self._kernel, self._grid, *given, *self._numbers, **self._options)
 
-    def _found(self, seen: Hashable, tensors: tuple[Tensor, ...]) -> Callable[..., Any] | None:
+    def _described(self, tensors: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        boxed = [TensorDescriptor.from_tensor(t, box) for t, box in zip(tensors, self._boxes, strict=False)]
+        return *boxed, *tensors[len(boxed) :]
+
+    def _found(self, seen: Hashable, given: tuple[Any, ...]) -> Callable[..., Any] | None:
         """What starts the compiled kernel, once there is one."""
-        args = *tensors, *self._numbers
+        args = *given, *self._numbers
         run = compiled(self._kernel, self._grid, args, self._options)
         if run is not None:
             self._rest = *self._numbers, *(self._options[name] for name in self._kernel.arg_names[len(args) :])

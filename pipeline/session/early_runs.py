@@ -133,7 +133,8 @@ class EarlyRuns:
         if not self._weights.in_their_places():
             return None
         with suppress(TvaeError, RuntimeError), self._settings(steps=False), collecting_later():
-            ready = self._prepare(task, inputs, call)
+            with self._weights.as_they_were():
+                ready = self._prepare(task, inputs, call)
             if ready is not None and ready.runner.repeats:
                 return self._begun(self._runs.put(key, ready), start, inputs)
         return None

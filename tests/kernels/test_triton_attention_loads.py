@@ -18,6 +18,7 @@ from tvae.kernels.prebuild import asked
 from tvae.kernels.triton import attention, attention_launches
 from tvae.kernels.triton.attention import attend_frames
 from tvae.kernels.triton.attention_plan import Plan, Scratch
+from tvae.kernels.triton.repeated import Repeated
 
 PLAN = Plan(2, 32, 32, 32, 4, 2, 1, False, False, group=2, block=64, chunk=96)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,9 +27,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.fixture(autouse=True)
 def _first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is loaded yet, and nothing is computed."""
-    monkeypatch.setattr(attention, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(Repeated, "__call__", lambda *_: None)
     monkeypatch.setattr(attention, "add_product", lambda *_: None)
-    monkeypatch.setattr(attention_launches, "launch", lambda *_, **__: None)
     monkeypatch.setattr(attention_launches, "INTERPRETED", False)
     monkeypatch.setattr(attention_launches, "_loaded", set())
 
@@ -43,11 +43,11 @@ def test_kernels_of_other_numbers_of_keys_are_loaded_ahead(n: int, monkeypatch: 
     ran: list[tuple[str, bool]] = []
     ahead: list[tuple[str, bool]] = []
 
-    def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        if "MASK" in options:
-            (ran if asked() is None else ahead).append((kernel.fn.__name__, options["MASK"]))
+    def launched(self: Any, *_tensors: Tensor) -> None:
+        if "MASK" in self._options:
+            (ran if asked() is None else ahead).append((self._kernel.fn.__name__, self._options["MASK"]))
 
-    monkeypatch.setattr(attention_launches, "launch", launch)
+    monkeypatch.setattr(Repeated, "__call__", launched)
     products: list[int] = []
     monkeypatch.setattr(attention_launches, "add_product", lambda wide, *_: products.append(len(wide)))
     for _ in range(2):

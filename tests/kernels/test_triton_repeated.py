@@ -87,6 +87,22 @@ def test_the_second_call_starts_what_the_first_has_compiled(kernel: Kernel) -> N
     assert kernel.direct[1][3] is other
 
 
+def test_tensors_that_a_kernel_takes_as_descriptors(kernel: Kernel) -> None:
+    """Each call describes the memory that it is given, in the same boxes."""
+    run = Repeated(kernel, (7, 2), (16,), {"FLAG": True, "BLOCK": 4}, GPU, ((8, 64),))
+    tensors = [torch.zeros(32, 128) for _ in range(3)]
+    for x in tensors:
+        run(x, tensors[0])
+    first = kernel.searched[0][1]
+    others = [given for _, _, given, *_ in kernel.direct]
+    assert len(kernel.searched) == 1
+    for x, described in zip(tensors, [first, *others], strict=True):
+        assert described.base is x
+        assert (described.shape, described.strides) == ((32, 128), (128, 1))
+        assert described.block_shape == [8, 64]
+    assert all(y is tensors[0] for *_, y, _, _, _ in kernel.direct)
+
+
 def test_another_layout_starts_the_same_kernel_at_once(kernel: Kernel) -> None:
     x = torch.zeros(64)
     repeated(kernel)(x, x)

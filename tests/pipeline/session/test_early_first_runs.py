@@ -16,7 +16,7 @@ from slow_but import slow_but
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UnsupportedOp
-from tvae.pipeline.session import session
+from tvae.pipeline.session import session, weights
 from tvae.pipeline.session.early_runs import EarlyRuns
 from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.weights import PreparedWeights
@@ -117,3 +117,21 @@ def test_a_weight_that_is_gone_is_the_callers_error() -> None:
     del part.weight
     with pytest.raises(Exception, match="weight"):
         tiled.encode(torch.zeros(1, 3, 9, 8))
+
+
+def test_the_weights_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new size gets those of the size before; whether they are what they were is seen when its run has begun."""
+    states = weights._states
+    looks: list[int] = []
+    monkeypatch.setattr(weights, "_states", lambda given: looks.append(len(given)) or states(given))
+    model = Research()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    agrees(tiled, model, (8, 6))
+    looks.clear()
+    agrees(tiled, model, (11, 10))
+    assert QUICK == [True]
+    assert not looks
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    agrees(tiled, model, (9, 12))
+    assert looks, "in the run after the one that was thrown away"
