@@ -195,10 +195,11 @@ def interrupted(rank: int) -> list[str]:
     vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
     agrees(vae, model, "decode", Z)
     for place in ((Peers, "check_call"), (StripRun, "run")):
-        do, timer = getattr(*place), threading.Timer(0.4, signal.raise_signal, [signal.SIGINT])
+        do, timer = getattr(*place), threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+        waits = [3.0] if rank == 0 else []  # longer than a signal takes on a busy machine
 
-        def slow(*args: Any, do: Any = do, **more: Any) -> Any:
-            time.sleep(0.8 if rank == 0 else 0)
+        def slow(*args: Any, do: Any = do, waits: list[float] = waits, **more: Any) -> Any:
+            time.sleep(waits.pop() if waits else 0)
             return do(*args, **more)
 
         with mock.patch.object(*place, slow):
