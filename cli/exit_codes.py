@@ -24,6 +24,8 @@ class ExitCode(IntEnum):
     """A result is not what it must be."""
     INTERRUPTED = 130
     """Ctrl-C."""
+    UNHEARD = 141
+    """Whoever read its output has gone, as ``head`` does: what a shell says of a program that SIGPIPE has ended."""
     TERMINATED = 143
     """SIGTERM."""
 

@@ -31,12 +31,13 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Around what prints on stderr: where that takes no more, such as a log on a full disk, work does not end."""
+def unheard(stream: TextIO | None = None) -> Iterator[None]:
+    """Around what prints on stderr, or on this stream: where that takes no more, such as a log on a full disk, work
+    does not end, or ends as it would have."""
     try:
         yield
     except OSError:
-        _drop(sys.stderr)
+        _drop(stream or sys.stderr)
 
 
 def say_builtin() -> None:
@@ -107,7 +108,7 @@ def reporting(
             raise
         except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
             _drop(sys.stdout)
-            raise typer.Exit(ExitCode.INTERNAL) from None
+            raise typer.Exit(ExitCode.UNHEARD) from None
         except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever it is, it is told and has its code
             code = code_for(error)
             message = _describe(error, code, resumable)
@@ -118,7 +119,8 @@ def reporting(
                     print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
             say(message)
             if as_json:
-                print(json.dumps({"type": "error", "error": message, "code": int(code)}), flush=True)
+                with unheard(sys.stdout):
+                    print(json.dumps({"type": "error", "error": message, "code": int(code)}), flush=True)
             raise typer.Exit(int(code)) from error
 
 
