@@ -56,7 +56,7 @@ def verify(
         from pathlib import Path
 
         from tvae.cli.table import emit
-        from tvae.pipeline.batch.verdicts import made_by, verdicts
+        from tvae.pipeline.batch.verdicts import made_by, once, verdicts, wants_all
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.jobs.remote.refusals import refuse_urls
         from tvae.pipeline.stores import is_url
@@ -81,13 +81,14 @@ def verify(
                 tell(printable(f"{verdict.path}: {verdict.state}: {verdict.reason}"))
 
         found: list[Iterator[Verdict]] = []
+        wanted = once() if source is None else wants_all  # a source is looked for by the folder that was named
         for name in paths:
             if is_url(name):
                 from tvae.pipeline.batch.looked_at import remote_verdicts
 
-                found.append(remote_verdicts(name, of))
+                found.append(remote_verdicts(name, of, wanted))
             else:
-                found.append(verdicts(Path(name), None if source is None else Path(source), of))
+                found.append(verdicts(Path(name), None if source is None else Path(source), of, wanted))
         for verdict in chain.from_iterable(found):
             told(verdict)
             line.often(f"{_counted(counts)}: {verdict.path}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.batch.looked_at import remote_verdicts
 from tvae.pipeline.batch.names_below import is_below, is_there
-from tvae.pipeline.batch.verdicts import made_by, verdicts
+from tvae.pipeline.batch.verdicts import made_by, once, verdicts, wants_all
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.events import Event, ItemFailed, ItemVerified, RunDone, RunStarted
 from tvae.pipeline.stores import is_url
@@ -59,14 +60,18 @@ def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[
             raise UsageError(f"{name} does not exist")
     vae = None if step.vae is None else made_by(step.vae, step.allow_pickle)
     sources = None if step.source is None else Path(step.source)
-    found = [(name, remote_verdicts(name, vae) if is_url(name) else None) for name in inputs]
+    asked = wants_all if sources is not None else once()  # a source is looked for by the folder that was named
+
+    def wanted(name: str, path: Path) -> bool:
+        return asked(path) and takes(_below(path, name))  # in this order: processes share by the first name of each
+
+    found = [(name, remote_verdicts(name, vae, partial(wanted, name)) if is_url(name) else None) for name in inputs]
     on_event(RunStarted(VERIFY, 0))
     fine = failed = 0
     for name, elsewhere in found:
         try:
-            for verdict in verdicts(Path(name), sources, vae) if elsewhere is None else elsewhere:
-                if not takes(_below(verdict.path, name)):
-                    continue
+            here = verdicts(Path(name), sources, vae, partial(wanted, name)) if elsewhere is None else elsewhere
+            for verdict in here:
                 number = fine + failed
                 if verdict.state in ("damaged", "incomplete", "unreadable"):
                     failed += 1

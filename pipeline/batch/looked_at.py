@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
-from tvae.pipeline.batch.verdicts import gone, is_inside, verdict_by_line, verdicts
+from tvae.pipeline.batch.verdicts import Wanted, gone, is_inside, verdict_by_line, verdicts, wants_all
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.remote.fetching import Interrupted, local_copy
 from tvae.pipeline.jobs.remote.sources import Sources
@@ -46,7 +46,7 @@ def fetched(file: RemoteFile) -> Iterator[Path]:
             raise InputError(str(error).replace(str(copy), file.place.shown)) from error
 
 
-def remote_verdicts(url: str, vae: MadeBy | None) -> Iterator[Verdict]:
+def remote_verdicts(url: str, vae: MadeBy | None, wanted: Wanted = wants_all) -> Iterator[Verdict]:
     """Of latents, of all latents in a folder and below it, and of what that folder's manifests have lines of: each is
     fetched, read whole, and deleted. Raises UsageError for what is not there, or cannot be listed, before any is
     fetched."""
@@ -56,7 +56,8 @@ def remote_verdicts(url: str, vae: MadeBy | None) -> Iterator[Verdict]:
             files.append((found.path, found.member))
         elif not manifests:
             raise UsageError(found.problem or f"{found.path} cannot be verified")
-    return chain(_of_files(files, vae), _of_manifests(manifests, {str(path) for path, _ in files}))
+    known = {str(path) for path, _ in files}
+    return chain(_of_files((each for each in files if wanted(each[0])), vae), _of_manifests(manifests, known, wanted))
 
 
 def _manifests(url: str) -> list[RemoteFile]:
@@ -70,7 +71,7 @@ def _manifests(url: str) -> list[RemoteFile]:
         return []  # which is told when its latents are listed
 
 
-def _of_manifests(manifests: Iterable[RemoteFile], known: Set[str]) -> Iterator[Verdict]:
+def _of_manifests(manifests: Iterable[RemoteFile], known: Set[str], wanted: Wanted) -> Iterator[Verdict]:
     """What has a line, and is none of those that are known, or is not there."""
     for manifest in manifests:
         try:
@@ -82,7 +83,7 @@ def _of_manifests(manifests: Iterable[RemoteFile], known: Set[str]) -> Iterator[
         top = manifest.place.key.rpartition("/")[0]
         for name, line in lines.items():
             place = Place(manifest.place.kind, f"{top}/{name}")
-            if place.shown not in known and is_inside(name):
+            if place.shown not in known and is_inside(name) and wanted(place.path):
                 yield dataclasses.replace(_by_line(manifest.store, place, line), path=place.path)
 
 

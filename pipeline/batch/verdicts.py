@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,8 +13,12 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents import source_of
 from tvae.pipeline.latents.verify import MadeBy, Verdict, found_below, not_read, verify_latents
+from tvae.pipeline.stores import RemotePath
 
-__all__ = ["gone", "is_inside", "made_by", "verdict_by_line", "verdicts"]
+__all__ = ["Wanted", "gone", "is_inside", "made_by", "once", "verdict_by_line", "verdicts", "wants_all"]
+
+Wanted = Callable[[Path], bool]
+"""Is what lies there to be read? Asked once of each."""
 
 
 def made_by(vae: str, allow_pickle: bool) -> MadeBy:
@@ -26,20 +30,47 @@ def made_by(vae: str, allow_pickle: bool) -> MadeBy:
     return MadeBy(found.class_name, found.weights_sha256, values_of(found), space_of(found).to_json())
 
 
-def verdicts(named: Path, sources: Path | None = None, vae: MadeBy | None = None) -> Iterator[Verdict]:
+def wants_all(_path: Path) -> bool:
+    """``Wanted`` by who reads everything."""
+    return True
+
+
+def once() -> Wanted:
+    """Wants what it was not asked for before, as in a folder that another one lies in. Of what is elsewhere all: URLs
+    are shown without their queries, and so may look alike."""
+    before: set[Path] = set()
+
+    def new(path: Path) -> bool:
+        if isinstance(path, RemotePath):
+            return True
+        place = path.resolve()
+        if place in before:
+            return False
+        before.add(place)
+        return True
+
+    return new
+
+
+def verdicts(
+    named: Path, sources: Path | None = None, vae: MadeBy | None = None, wanted: Wanted = wants_all
+) -> Iterator[Verdict]:
     """Of a file or a folder. sources: the folder of the sources, which are to be as they were. Raises InputError for
     what is neither latents nor a folder."""
     recorded, seen = recorded_files(named) | {*shard_folders(named)}, set[Path]()
     for path in found_below(named):
         if path not in recorded:
             seen.add(path)
+            if not wanted(path):
+                continue
             below = path.parent.relative_to(named) if path != named and named.is_dir() else Path()
             yield verify_latents(path, None if sources is None else _source_of(path, sources / below), vae)
     for root, record in records_below(named):
-        yield verify_record(root, record, sources, vae)
-    yield from unmarked_folders(named)
-    yield from verify_shards(named, sources, vae)
-    yield from _of_manifests(named, recorded | seen)
+        if wanted(record):
+            yield verify_record(root, record, sources, vae)
+    yield from (verdict for verdict in unmarked_folders(named) if wanted(verdict.path))
+    yield from verify_shards(named, sources, vae, wanted)
+    yield from _of_manifests(named, recorded | seen, wanted)
 
 
 def _source_of(path: Path, folder: Path) -> Path | None:
@@ -50,7 +81,7 @@ def _source_of(path: Path, folder: Path) -> Path | None:
         return None
 
 
-def _of_manifests(folder: Path, known: set[Path]) -> Iterator[Verdict]:
+def _of_manifests(folder: Path, known: set[Path], wanted: Wanted) -> Iterator[Verdict]:
     """What has a line in a manifest of this very folder, and is none of those that are known, or is not there."""
     if not folder.is_dir():
         return
@@ -62,7 +93,7 @@ def _of_manifests(folder: Path, known: set[Path]) -> Iterator[Verdict]:
             continue
         for name, line in lines.items():
             path = folder / name
-            if path not in known and is_inside(name):
+            if path not in known and is_inside(name) and wanted(path):
                 yield verdict_by_line(path, line)
 
 

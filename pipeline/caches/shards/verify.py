@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from tvae.pipeline.caches.shards import FORMS
@@ -27,11 +27,14 @@ from tvae.pipeline.latents.verify import MadeBy, Verdict, not_read
 __all__ = ["shard_folders", "verify_shards"]
 
 
-def verify_shards(folder: Path, sources: Path | None = None, made_by: MadeBy | None = None) -> Iterator[Verdict]:
+def verify_shards(
+    folder: Path, sources: Path | None, made_by: MadeBy | None, wanted: Callable[[Path], bool]
+) -> Iterator[Verdict]:
     """Of all shards in a folder and below it, in order. Links are not followed. sources: the folder of the sources,
-    which are to be as they were; made_by: the VAE that the shards should be of."""
+    which are to be as they were; made_by: the VAE that the shards should be of; wanted: is what lies there to be read?
+    It is asked once of each."""
     for root in shard_folders(folder):
-        yield from _verify(root, None if sources is None else _Sources(sources), made_by)
+        yield from _verify(root, None if sources is None else _Sources(sources), made_by, wanted)
 
 
 def shard_folders(folder: Path) -> Iterator[Path]:
@@ -44,9 +47,12 @@ def shard_folders(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 
-def _verify(root: Path, sources: _Sources | None, made_by: MadeBy | None) -> Iterator[Verdict]:
+def _verify(
+    root: Path, sources: _Sources | None, made_by: MadeBy | None, wanted: Callable[[Path], bool]
+) -> Iterator[Verdict]:
     if (root / INDEX).is_file() and not is_ours(root):
-        yield Verdict(root / INDEX, "stale", "diffusion-pipe has put a cache of its own in the place of tvae's")
+        if wanted(root / INDEX):
+            yield Verdict(root / INDEX, "stale", "diffusion-pipe has put a cache of its own in the place of tvae's")
         return
     listed: list[ShardRecord] = []
     whole = not unfinished(root).exists()
@@ -54,24 +60,28 @@ def _verify(root: Path, sources: _Sources | None, made_by: MadeBy | None) -> Ite
         try:
             record = read_record(place)
         except InputError as error:
-            yield Verdict.of_error(place, error)
+            if wanted(place):
+                yield Verdict.of_error(place, error)
             continue
         path = root / record.file.file
+        reads = wanted(path)
         try:
             record = record.now(root)
-            if of_file(path) != record.file.checksum:
+            if reads and of_file(path) != record.file.checksum:
                 yield Verdict(path, "damaged", "its content is not what was written; remove it, and run again")
                 continue
         except OSError as error:
-            yield not_read(path, error, "; run again")
+            if reads:
+                yield not_read(path, error, "; run again")
             continue
         listed.append(record)
-        changed = _changed(record, sources, made_by)
-        yield Verdict(path, "fine") if changed is None else Verdict(path, "stale", changed)
-    if not whole:
+        if reads:
+            changed = _changed(record, sources, made_by)
+            yield Verdict(path, "fine") if changed is None else Verdict(path, "stale", changed)
+    if not whole and wanted(root):
         yield Verdict(root, "incomplete", "a run was interrupted, or is running; run the same command again")
-    elif listed:
-        yield from _verify_index(root, listed)
+    elif whole and listed:
+        yield from (verdict for verdict in _verify_index(root, listed) if wanted(verdict.path))
 
 
 def _verify_index(root: Path, listed: list[ShardRecord]) -> Iterator[Verdict]:

@@ -10,6 +10,7 @@ import pytest
 from shard_files import samples_in
 
 from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.caches.shards import verify
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import ItemDone, ItemPlanned, ItemSkipped
 
@@ -50,6 +51,21 @@ def test_parts_of_a_job_come_into_shards_of_their_own(batch: Batch, photos: Path
     done = [of(batch(CACHE, shard=Shard(n, 2))[1], ItemDone) for n in (1, 2)]
     assert sum(done) == 9
     assert len({one["key"] for one in samples_in(tmp_path / "out")}) == 9
+
+
+def test_parts_of_a_check_read_shards_of_their_own(
+    batch: Batch, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch(CACHE)
+    shards = sorted((tmp_path / "out").glob("*.tar"))
+    data = bytearray(shards[0].read_bytes())
+    data[1000] ^= 1
+    shards[0].write_bytes(data)
+    of_file, read = verify.of_file, list[Path]()
+    monkeypatch.setattr(verify, "of_file", lambda path: read.append(path) or of_file(path))
+    results = [batch(VERIFY, shard=Shard(n, 3))[0][0] for n in (1, 2, 3)]
+    assert sorted(read) == shards
+    assert (sum(result.done for result in results), sum(result.failed for result in results)) == (len(shards) - 1, 1)
 
 
 def test_claims_are_refused(batch: Batch, photos: Path) -> None:

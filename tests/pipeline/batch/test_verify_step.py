@@ -11,6 +11,8 @@ import pytest
 from clips import write_clip
 from job_files import DECODE, ENCODE, NAME, photo
 
+from tvae.pipeline.batch import verdicts
+from tvae.pipeline.batch.check import check_of, run_check
 from tvae.pipeline.batch.manifest_lines import line_for
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
@@ -67,6 +69,47 @@ def test_parts_share_it(batch: Batch, photos: Path) -> None:
     results = [batch(VERIFY, shard=Shard(n, 3))[0][0] for n in (1, 2, 3)]
     assert sum(result.done for result in results) == 18
     assert all(result.done for result in results)
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the latents and outputs that are read whole from now on."""
+    found: list[str] = []
+    latents, output = verdicts.verify_latents, verdicts.of_file
+    monkeypatch.setattr(verdicts, "verify_latents", lambda path, *of: found.append(str(path)) or latents(path, *of))
+    monkeypatch.setattr(verdicts, "of_file", lambda path: found.append(str(path)) or output(path))
+    return found
+
+
+@pytest.mark.long
+def test_parts_read_what_is_theirs(batch: Batch, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch(ENCODE + DECODE)
+    found = reads(monkeypatch)
+    several = VERIFY.replace('"back"', '"back", "out/sub", "back"')
+    done = [batch(several, shard=Shard(n, 3))[0][0].done for n in (1, 2, 3)]
+    assert sum(done) == len(found) == len({*found}) == 18
+
+
+def test_a_folder_in_another_is_read_once(
+    batch: Batch, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nested = ENCODE.replace('"in"', '"in/1.png"').replace('"out"', '"out/sub/inner"')
+    batch(ENCODE + nested)
+    (tmp_path / "link").symlink_to(tmp_path / "out" / "sub")
+    found = reads(monkeypatch)
+    (result,), events, _ = batch(VERIFY.replace('"back"', '"out/sub", "out/1.png.safetensors", "link"'))
+    assert result.done == len(found) == len({Path(path).resolve() for path in found}) == 10
+    assert len(told(events, tmp_path)) == 10
+    check = check_of({str(tmp_path / name): name for name in ("out", "out/sub/inner")})
+    done: list[Any] = []
+    run_check(check, lambda _path: True, done.append)
+    assert done[-1].done == 10
+
+
+def test_sources_are_looked_for_by_each_folder_that_is_named(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    """Of nested folders with one folder of sources, each is as a run of its own would have it."""
+    batch(ENCODE)
+    (result,), _, _ = batch(VERIFY.replace('"back"', '"out/sub"') + 'source = "in"\n')
+    assert (result.done, result.stale) == (12, 3)
 
 
 def test_it_stops_at_a_failure(batch: Batch, photos: Path, tmp_path: Path) -> None:
