@@ -88,3 +88,33 @@ def test_a_benchmark_is_not_gone_on_with(
         signal.signal(signal.SIGINT, before)
     assert stopped.exit_code == code
     assert stopped.stderr == f"tvae: {'interrupted' if number == signal.SIGINT else 'terminated'}\n"
+
+
+ENDING = """
+import atexit, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import tvae.cli.reporting
+def interrupted(_text):
+    atexit.register(lambda: (print("ending", flush=True), time.sleep(30)))
+    raise {error}
+tvae.cli.reporting.tell = interrupted
+sys.argv = ["tvae", "models"]
+from tvae.cli.__main__ import program
+program()
+"""
+
+
+@pytest.mark.long
+@POSIX
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "tvae.cli.exit_codes.Terminated"])
+def test_a_second_signal_ends_what_is_ending(number: signal.Signals, error: str) -> None:
+    """Without another line, and to a shell with the same code: 128 and the signal's number."""
+    command = [sys.executable, "-c", ENDING.format(error=error)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ending\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == -number
+    assert said in ("tvae: interrupted\n", "tvae: terminated\n")
