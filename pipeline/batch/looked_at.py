@@ -78,7 +78,8 @@ def _of_manifests(manifests: Iterable[RemoteFile], known: Set[str], wanted: Want
             with fetched(manifest) as copy:
                 lines = read_manifest(copy)
         except InputError as error:
-            yield Verdict(manifest.place.path, "unreadable", str(error))
+            if wanted(manifest.place.path):
+                yield Verdict(manifest.place.path, "unreadable", str(error))
             continue
         top = manifest.place.key.rpartition("/")[0]
         for name, line in lines.items():

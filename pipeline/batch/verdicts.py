@@ -89,7 +89,8 @@ def _of_manifests(folder: Path, known: set[Path], wanted: Wanted) -> Iterator[Ve
         try:
             lines = read_manifest(manifest)
         except OSError as error:
-            yield Verdict(manifest, "unreadable", f"it cannot be read ({error.strerror or error})")
+            if wanted(manifest):
+                yield Verdict(manifest, "unreadable", f"it cannot be read ({error.strerror or error})")
             continue
         for name, line in lines.items():
             path = folder / name

@@ -89,6 +89,18 @@ def test_parts_read_what_is_theirs(batch: Batch, photos: Path, monkeypatch: pyte
     assert sum(done) == len(found) == len({*found}) == 18
 
 
+def test_one_part_tells_of_a_manifest_that_cannot_be_read(
+    batch: Batch, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_path: Path) -> Any:
+        raise OSError(5, "Input/output error")
+
+    batch(ENCODE + DECODE)
+    monkeypatch.setattr(verdicts, "read_manifest", refused)
+    results = [batch(VERIFY.replace('"out", ', ""), shard=Shard(n, 3))[0][0] for n in (1, 2, 3)]
+    assert [sum(result.failed for result in results), sum(result.done for result in results)] == [1, 0]
+
+
 def test_a_folder_in_another_is_read_once(
     batch: Batch, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
