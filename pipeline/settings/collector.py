@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["collecting_later", "collects_less", "work_begins"]
+__all__ = ["collecting_later", "collecting_once", "collects_less", "work_begins"]
 
 _STARTING, _WORKING = 500_000, 3_000
 """Objects after which the collector looks through the new ones: a large photo that failed may be among them, so that
@@ -49,3 +49,14 @@ def collecting_later() -> Iterator[Callable[[], None]]:
         yield gc.enable
     finally:
         gc.enable()
+
+
+@contextmanager
+def collecting_once() -> Iterator[None]:
+    """It rests in the block, and looks through what is new at its end. What stays then counts as old: of what is made
+    again and again, such as plans, the collector would look through ten together once more, while one call waits."""
+    enabled = gc.isenabled()
+    with collecting_later():
+        yield
+        if enabled:
+            gc.collect(1)

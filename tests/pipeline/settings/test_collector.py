@@ -15,7 +15,7 @@ from PIL import Image
 
 from tvae.pipeline.jobs.devices import worker
 from tvae.pipeline.jobs.devices.messages import Alive, Ready
-from tvae.pipeline.settings.collector import _WORKING, collecting_later, collects_less, work_begins
+from tvae.pipeline.settings.collector import _WORKING, collecting_later, collecting_once, collects_less, work_begins
 
 
 def test_it_rests_until_it_is_called() -> None:
@@ -40,6 +40,34 @@ def test_who_has_switched_it_off_keeps_it_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_is_made_in_a_block_is_looked_through_once(enabled: bool) -> None:
+    """It was looked through at the end of the block, and once more with that of ten further blocks."""
+    times: list[int] = []
+    gc.collect()
+    gc.callbacks.append(lambda phase, told: times.append(told["generation"]) if phase == "start" else None)
+    if not enabled:
+        gc.disable()
+    try:
+        made = []
+        for _ in range(12):
+            with collecting_once():
+                made.append([[n] for n in range(3000)])
+        assert gc.isenabled() == enabled
+        assert times == ([1] * 12 if enabled else [])
+        old = {id(each) for each in gc.get_objects(2)}
+        assert all(id(each) in old for each in made) == enabled
+    finally:
+        gc.callbacks.pop()
+        gc.enable()
+
+
+def test_a_block_that_fails_is_left_at_once() -> None:
+    with pytest.raises(ValueError, match="a"), collecting_once():
+        raise ValueError("a")
+    assert gc.isenabled()
 
 
 @pytest.fixture
