@@ -45,6 +45,7 @@ from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.unanswered import answered
 from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.session.whole_clip import whole_clip
+from tvae.pipeline.settings.collector import look_through_new
 from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
 
@@ -132,11 +133,8 @@ class Session:
             self._take_stock(inputs)
         with self.lock, settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
             dims = {n: rows_dim(sink) for n, sink in sinks.items()}
-            key = run_key(task, inputs, call, dims)
-
-            def made() -> Ready:
-                return self._made(task, inputs, call, dims)
-
+            key, made = run_key(task, inputs, call, dims), partial(self._made, task, inputs, call, dims)
+            before = self._runs.prepared(key)
             try:
                 ready = self._runs.get(key, made, self._serves)
                 limit()
@@ -144,6 +142,8 @@ class Session:
                     watched = self._weights if self._watched and not self._within_clip else None
                     what, again = (inputs, generator, sinks, self._runs), partial(self._again, key, made)
                     tensors = guarded(ready, again, what, watched, on_cuda=self.device.type == "cuda")
+                if ready is not before:
+                    look_through_new()
             finally:
                 if self._fresh:
                     self.forget()

@@ -15,6 +15,7 @@ from kinds_of_changes import CHANGES, Research, undone
 from slow_but import slow_but
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.session import session, weights
 from tvae.pipeline.session.early_runs import EarlyRuns
@@ -82,6 +83,27 @@ def test_pythons_collector_waits_while_a_new_size_begins(enabled: bool) -> None:
         with pytest.raises(UnsupportedOp, match="channel"):
             tiled.encode(torch.zeros(1, 5, 8, 9))
         assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+
+
+def young() -> list[Schedule]:
+    """Those through which the collector will look with what is made next."""
+    return [one for one in (*gc.get_objects(0), *gc.get_objects(1)) if isinstance(one, Schedule)]
+
+
+def test_pythons_collector_looks_through_a_plan_once() -> None:
+    """It looked through those of ten sizes once more, while one call waited for it."""
+    model = Research()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    for quick, size in enumerate(((8, 6), (11, 10), (9, 12))):
+        agrees(tiled, model, size)
+        assert len(QUICK) == quick
+        assert not young()
+    gc.disable()
+    try:
+        agrees(tiled, model, (12, 9))
+        assert young()
     finally:
         gc.enable()
 
