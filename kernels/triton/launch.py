@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -210,11 +210,29 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 
 def compiled(
     kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]
-) -> Callable[..., Any] | None:
-    """What starts the kernel that was compiled for such arguments on the current device, constants behind them, where
-    one was."""
+) -> Callable[..., None] | None:
+    """What starts the kernel that was compiled for such arguments on the current device, where one was: given the
+    stream, the arguments, and constants after them."""
     made = None if INTERPRETED else _MADE.get(specialisation(kernel, current.device(), args, options))
-    return None if made is None else cast(Callable[..., Any], made[(*grid, 1, 1)[:3]])
+    return None if made is None else _Started(made, (*grid, 1, 1)[:3])
+
+
+class _Started:
+    """A compiled kernel with its grid. Triton's own call makes notes for the hooks of profilers at each launch, whether
+    there are hooks or not."""
+
+    __slots__ = ("_grid", "_made", "_rest", "_run")
+
+    def __init__(self, made: Any, grid: tuple[int, ...]) -> None:
+        self._made, self._grid, self._run = made, grid, made.run
+        self._rest = made.function, made.packed_metadata, None, None, None
+
+    def __call__(self, stream: int, *args: Any) -> None:
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
+            self._made[self._grid](*args, stream=stream)
+        else:
+            self._run(*self._grid, stream, *self._rest, *args)
 
 
 def _add(found: dict[Hashable, Any], key: Hashable, value: Any) -> None:

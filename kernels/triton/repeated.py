@@ -38,7 +38,7 @@ class Repeated:
         self._kernel, self._grid, self._numbers, self._options = kernel, grid, numbers, dict(options)
         self._boxes = [[*box] for box in boxes]
         self._index = device.index  # None for Triton's interpreter
-        self._runs: dict[Hashable, Callable[..., Any]] = {}
+        self._runs: dict[Hashable, Callable[..., None]] = {}
         self._rest: tuple[Any, ...] = ()
 
     def __call__(self, *tensors: Tensor) -> None:
@@ -55,7 +55,7 @@ class Repeated:
             seen = tuple([(t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
             run = self._runs.get(seen) or self._found(seen, given)
             if run is not None:
-                run(*given, *self._rest, stream=current.stream(self._index))
+                run(current.stream(self._index), *given, *self._rest)
                 return
         launch(self._kernel, self._grid, *given, *self._numbers, **self._options)
 
@@ -63,7 +63,7 @@ class Repeated:
         boxed = [TensorDescriptor.from_tensor(t, box) for t, box in zip(tensors, self._boxes, strict=False)]
         return *boxed, *tensors[len(boxed) :]
 
-    def _found(self, seen: Hashable, given: tuple[Any, ...]) -> Callable[..., Any] | None:
+    def _found(self, seen: Hashable, given: tuple[Any, ...]) -> Callable[..., None] | None:
         """What starts the compiled kernel, once there is one."""
         args = *given, *self._numbers
         run = compiled(self._kernel, self._grid, args, self._options)

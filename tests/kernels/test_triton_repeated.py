@@ -12,6 +12,7 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 import interpreted  # noqa: F401  (before Triton)
+from triton import knobs
 
 from tvae.kernels import current
 from tvae.kernels.prebuild import rehearsal, wait_for_all
@@ -25,13 +26,20 @@ GPU = torch.device("cuda", 0)
 class Compiled:
     """The n-th kernel, which notes that it runs."""
 
+    function, packed_metadata = "the kernel", "its facts"
+
     def __init__(self, number: int, direct: list[tuple[Any, ...]]) -> None:
         self._number, self._direct = number, direct
+
+    def run(self, x: int, y: int, z: int, stream: int, function: str, facts: str, *args: Any) -> None:
+        """As Triton's launchers are called; three of the arguments are for hooks."""
+        assert (stream, function, facts, *args[:3]) == (7, "the kernel", "its facts", None, None, None)
+        self._direct.append((self._number, (x, y, z), *args[3:]))
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def run(*args: Any, stream: int) -> None:
             assert stream == 7
-            self._direct.append((self._number, grid, *args))
+            self._direct.append((self._number, grid, "told", *args))
 
         return run
 
@@ -85,6 +93,26 @@ def test_the_second_call_starts_what_the_first_has_compiled(kernel: Kernel) -> N
     assert [(grid, *rest) for _, grid, _, _, *rest in kernel.direct] == [((7, 2, 1), 16, 4, True)] * 2
     assert kernel.direct[0][2] is other
     assert kernel.direct[1][3] is other
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+def test_hooks_hear_of_each_launch(kernel: Kernel, hook: str) -> None:
+    """Profilers add them at any time."""
+    run, x, chain = repeated(kernel), torch.zeros(64), getattr(knobs.runtime, hook)
+    run(x, x)
+    chain.add(print)
+    try:
+        run(x, x)
+    finally:
+        chain.remove(print)
+    run(x, x)
+    assert ["told" in launched[2:3] for launched in kernel.direct] == [True, False]
+    with knobs.runtime.scope():
+        setattr(knobs.runtime, hook, None)  # as who wants none may say
+        run(x, x)
+        setattr(knobs.runtime, hook, print)
+        run(x, x)
+    assert ["told" in launched[2:3] for launched in kernel.direct] == [True, False, False, True]
 
 
 def test_tensors_that_a_kernel_takes_as_descriptors(kernel: Kernel) -> None:

@@ -36,8 +36,10 @@ def structure(program: Program) -> Structure:
 
 
 def _seen(op: Op) -> tuple[Any, Any]:
-    """Both of the following, told once for each op: programs of one graph have those of its weights in common."""
-    found = op.__dict__["structure"] = _kind(op), _role(op)
+    """Both of the following, kept for ops without rows: programs of one graph have many of those in common."""
+    found = _kind(op), _role(op)
+    if op.axis is None:
+        op.__dict__["structure"] = found
     return found
 
 

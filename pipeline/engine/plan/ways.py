@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.barriers import levels
+from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.cuts import optional_cuts
 from tvae.pipeline.engine.plan.footprint import footprint
 from tvae.pipeline.engine.plan.known import Known
 from tvae.pipeline.engine.plan.machine import Machine, segment_seconds
-from tvae.pipeline.engine.plan.schedule import Place, Schedule, schedule
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment, schedule
 from tvae.pipeline.engine.plan.strips import strips_of
 from tvae.pipeline.engine.plan.structure import Structure, structure
 
@@ -67,11 +68,19 @@ class Prior:
                 continue
             if cut.structure == structure(program) and cut.plan.places == places:
                 strips = strips_of(program, rows)
-                segments = tuple([replace(segment, strips=strips) for segment in cut.plan.segments])
+                segments = tuple([_over(segment, strips) for segment in cut.plan.segments])
+                program.found[Structure] = cut.structure  # which is equal: of a thousand objects one copy is kept
                 return replace(cut.plan, program=program, segments=segments, strip_rows=rows)
             if len(cut.structure.ops) == len(program.ops):
                 return schedule(program, rows, places, cut.way.cuts, deep=cut.way.deep, slides=cut.slides)
         return None
+
+
+def _over(segment: Segment, strips: tuple[Rows, ...]) -> Segment:
+    """The segment with other strips. Its fields are copied together: naming each of them takes longer."""
+    made = object.__new__(Segment)
+    made.__dict__.update(segment.__dict__, strips=strips)
+    return made
 
 
 def _bytes(program: Program) -> int:
