@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
+from tvae.kernels.new_objects import look_through_new
+
 __all__ = ["Builds", "asked", "beside", "rehearsal", "under_way", "wait_for", "wait_for_all"]
 
 _THREADS = 8
@@ -112,3 +114,5 @@ def _tried(build: Callable[[], object]) -> None:
         build()
     except Exception:  # whatever it is, it is raised again, and told, where the result is needed
         _log.debug("not done ahead", exc_info=True)
+    if len(_under_way) < 2:  # compilers leave much, most of which stays
+        look_through_new()

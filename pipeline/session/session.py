@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.kernels.new_objects import look_through_new
 from tvae.pipeline.device import backend_settings, kernels_of, uses_channels_last
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import RowSink, RowSource
@@ -45,7 +46,6 @@ from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.unanswered import answered
 from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.session.whole_clip import whole_clip
-from tvae.pipeline.settings.collector import look_through_new
 from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
 

@@ -12,7 +12,9 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["collecting_later", "collecting_once", "collects_less", "look_through_new", "work_begins"]
+from tvae.kernels.new_objects import look_through_new
+
+__all__ = ["collecting_later", "collecting_once", "collects_less", "work_begins"]
 
 _STARTING, _WORKING = 500_000, 3_000
 """Objects after which the collector looks through the new ones: a large photo that failed may be among them, so that
@@ -57,12 +59,4 @@ def collecting_once() -> Iterator[None]:
     enabled = gc.isenabled()
     with collecting_later():
         yield
-        if enabled:
-            gc.collect(1)
-
-
-def look_through_new() -> None:
-    """What stays then counts as old. Of what is made again and again, such as plans, the collector would look through
-    ten together once more, which takes 6 ms while one call waits (H200). Who has switched it off keeps it off."""
-    if gc.isenabled():
-        gc.collect(1)
+        look_through_new(enabled=enabled)

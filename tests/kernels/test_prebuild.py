@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -42,6 +43,24 @@ def test_what_cannot_be_built_is_left_to_the_run() -> None:
     wait_for("bad")
     wait_for("good")
     assert done == [1]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_last_build_leaves_nothing_young_to_pythons_collector(enabled: bool) -> None:
+    """A call that came soon after the builds waited until what they leave had been looked through."""
+    left: list[list[int]] = []
+    try:
+        if not enabled:
+            gc.disable()
+        with rehearsal() as builds:
+            for n in range(3):
+                builds.want(n, lambda n=n: (time.sleep(0.05 * n), left.append([n])))  # type: ignore[misc]
+        wait_for_all()
+        assert sorted(left) == [[0], [1], [2]]
+        young = {id(one) for one in (*gc.get_objects(0), *gc.get_objects(1))}
+        assert young.isdisjoint(map(id, left)) == enabled
+    finally:
+        gc.enable()
 
 
 def test_who_needs_one_waits_for_that_alone() -> None:

@@ -64,6 +64,23 @@ def test_what_is_made_in_a_block_is_looked_through_once(enabled: bool) -> None:
         gc.enable()
 
 
+def test_who_has_told_it_to_come_later_is_left_alone() -> None:
+    """A command that starts: to look through all that it has imported takes a third of a second."""
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    gc.collect()
+    collects_less()
+    try:
+        imported = [[n] for n in range(60_000)]
+        with collecting_once():
+            pass
+        assert len(gc.get_objects(0)) > len(imported) // 2
+    finally:
+        work_begins()
+        gc.set_threshold(*thresholds)
+        if not frozen:
+            gc.unfreeze()
+
+
 def test_a_block_that_fails_is_left_at_once() -> None:
     with pytest.raises(ValueError, match="a"), collecting_once():
         raise ValueError("a")
