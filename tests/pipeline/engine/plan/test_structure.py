@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.program import Op, Program, Reduction
+from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.plan.structure import structure
+from tvae.pipeline.engine.plan.ways import Prior, Way
 
 
 def op(id_: int, *inputs: int, rows: int = 8, **more: Any) -> Op:
@@ -27,6 +30,26 @@ def test_the_same_at_other_sizes() -> None:
     assert structure(low) == structure(high)
     assert structure(low).alike == [0, 0, 0]
     assert structure(program(op(0), op(1, 0, rows=4), op(2, 1))).alike == [0, 1, 0]
+
+
+def test_of_equal_structures_one_is_kept() -> None:
+    """A run of a new size keeps its program, and would keep hundreds of tuples that another size has as well."""
+    low, high = (replace(program(op(0, rows=n), op(1, 0, rows=n)), rows=n) for n in (8, 12))
+    prior = Prior()
+    prior.set(schedule(low, 8), Way({}))
+    found = prior.rebuilt(high, 12, {})
+    assert found is not None
+    assert structure(high) is structure(low)
+    assert found.segments == schedule(high, 12).segments
+    assert "structure" not in {*high.ops[0].__dict__, *high.ops[1].__dict__}
+
+
+def test_an_op_of_several_programs_is_looked_at_once() -> None:
+    weight = replace(op(0), axis=None, constant=True)
+    structure(program(weight, op(1, 0)))
+    known = weight.__dict__["structure"]
+    structure(program(weight, op(1, 0)))
+    assert weight.__dict__["structure"] is known
 
 
 def reduces(*, takes: bool) -> Reduction:
