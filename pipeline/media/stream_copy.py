@@ -18,7 +18,7 @@ from tvae.pipeline.media.attachments import keep_attachments
 from tvae.pipeline.media.container import describe_stream, open_container, reason, stream_tags
 from tvae.pipeline.media.formats import MATROSKA, MP4, NUT
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
-from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, heard_packets, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["Tally", "copy_streams"]
@@ -113,7 +113,7 @@ def _fill(
         with av.open(f"file:{temporary}", "w", format=muxer) as output:
             sinks = {stream.index: PacketSink(output, stream, clock(stream), notes) for stream in streams}
             output.start_encoding()
-            for packet in read_packets(source, wanted, notes):
+            for packet in heard_packets(source, wanted, notes):
                 time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
                 index = packet.stream_index
                 tallies[index].add(packet, time)

@@ -21,7 +21,7 @@ from tvae.pipeline.media.attachments import Attachment, attach, attachments_of, 
 from tvae.pipeline.media.container import attached, describe_stream, open_container, stream_tags
 from tvae.pipeline.media.formats import MATROSKA
 from tvae.pipeline.media.packet_times import PacketTime, expand
-from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, heard_packets, read_packets
 from tvae.pipeline.media.stream_copy import Tally
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
@@ -157,7 +157,8 @@ class StreamMuxer:
         record, tally, start = source.record, Tally(), 0.0
         try:
             times = iter(()) if record is None else expand(record.times)
-            for packet in read_packets(source.path, [source.template.index], self._warnings):
+            read = heard_packets if record is None else read_packets  # beside latents everything was heard
+            for packet in read(source.path, [source.template.index], self._warnings):
                 if record is None:
                     time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
                 else:
