@@ -17,6 +17,7 @@ from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.jobs.naming import check_naming
 from tvae.pipeline.jobs.remote.refusals import check_urls
+from tvae.pipeline.media.output_clock import check_rate
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
 from tvae.pipeline.memory.amount import parse_size
@@ -277,7 +278,7 @@ class Job:
                 raise UsageError("--spill must be a folder of this machine, not a URL")
             raise UsageError(f"the folder of --spill, {self.spill}, does not exist")
         check_urls(self)
-        if self.fps is not None and self.fps <= 0:
-            raise UsageError(f"fps {self.fps} is not a frame rate; it must be above 0")
+        if self.fps is not None:
+            check_rate(Fraction(self.fps))
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed {self.seed} is out of range; it must lie between 0 and 2^63 - 1")

@@ -17,6 +17,7 @@ from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.encoder import add_encoder
 from tvae.pipeline.media.fingerprint import mark_video
 from tvae.pipeline.media.formats import MP4, VideoFormat
+from tvae.pipeline.media.last_frame import TrackEnd
 from tvae.pipeline.media.output_clock import MAX_TIMESCALE, OutputClock
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions
 from tvae.pipeline.media.stream_mux import StreamMuxer
@@ -46,6 +47,7 @@ class Film:
         self._container: OutputContainer | None = None
         self._streams = StreamMuxer(options.audio, warnings)
         self._tags, self._warnings = options.tags or ClipTags(), warnings
+        self._track_end = TrackEnd() if target.iso else None
         self._temporary = reserve(path)
         self._finished = False
         try:
@@ -94,6 +96,11 @@ class Film:
 
     def mux(self, packet: Packet) -> None:
         """The picture's next packet, its times in the clock's time base; what starts before it goes before it."""
+        due = packet if self._track_end is None else self._track_end.passed(packet)
+        if due is not None:
+            self._mux_in_turn(due)
+
+    def _mux_in_turn(self, packet: Packet) -> None:
         assert self._container is not None
         assert packet.pts is not None
         packet.stream = self.stream
@@ -107,6 +114,9 @@ class Film:
     def finish(self) -> None:
         """All that is left of the other streams; then the file has its name."""
         assert self._container is not None
+        last = self._track_end.last() if self._track_end is not None else None
+        if last is not None:
+            self._mux_in_turn(last)
         try:
             self._streams.finish()
             put_chapters(self._container, self._tags.chapters, self._clock.delay)

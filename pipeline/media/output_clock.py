@@ -8,10 +8,24 @@ from pathlib import Path
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions
 
-__all__ = ["MAX_TIMESCALE", "OutputClock"]
+__all__ = ["MAX_TIMESCALE", "OutputClock", "check_rate"]
 
 MAX_TIMESCALE = 2**31 - 1
 """Ticks a second, for MP4."""
+
+_MOST_TICKS = 10**8
+"""Of a frame at a constant rate: MP4 counts those between frames, and by how many frames are reordered, in 31 bits."""
+
+
+def check_rate(rate: Fraction) -> None:
+    """UsageError for a number of frames a second that films cannot have."""
+    if rate <= 0:
+        raise UsageError(f"fps {rate} is not a frame rate; it must be above 0")
+    if rate.numerator > MAX_TIMESCALE or rate.denominator > _MOST_TICKS:
+        raise UsageError(
+            f"fps {rate} cannot be stored: of {rate.numerator} / {rate.denominator} the first may be at most "
+            f"{MAX_TIMESCALE}, the second {_MOST_TICKS}; give a simpler one, such as 30000/1001"
+        )
 
 
 class OutputClock:

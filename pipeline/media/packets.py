@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +21,7 @@ from tvae.pipeline.media.seams import Seams, may_be_joined
 
 _NO_SHIFT = Fraction(0)
 
-__all__ = ["PacketSink", "carried_streams", "clock", "filled", "fits", "read_packets"]
+__all__ = ["PacketSink", "carried_streams", "clock", "filled", "fits", "heard_packets", "read_packets"]
 
 
 def clock(stream: Stream) -> Fraction:
@@ -54,6 +55,10 @@ def fits(muxer: str, template: Stream, path: Path) -> bool:
         return False
     return True
 
+
+_LEAD_IN = 8
+"""Packets of sound before the first one that is heard, from which decoders begin: encoders' priming, and the frames
+that MP3 and Opus go back to."""
 
 _LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}
 """Of so many channels, as the ffmpeg command guesses them."""
@@ -98,10 +103,26 @@ def _move(packet: Packet, ticks: int) -> None:
     packet.dts = None if packet.dts is None else packet.dts + ticks
 
 
+def heard_packets(path: Path, wanted: list[int], warnings: list[str]) -> Iterator[Packet]:
+    """The same of a source, without sound that its edit list leaves out: what was trimmed away is in the file still, at
+    times of other sound. Of what comes before the first packet that is heard, the last few stay."""
+    lead_in: defaultdict[int, deque[Packet]] = defaultdict(lambda: deque(maxlen=_LEAD_IN))
+    begun: set[int] = set()
+    for packet in read_packets(path, wanted, warnings):
+        index = packet.stream_index
+        if packet.is_discard and packet.stream.type == "audio":
+            if index not in begun:
+                lead_in[index].append(packet)
+            continue
+        begun.add(index)
+        yield from lead_in.pop(index, ())
+        yield packet
+
+
 def filled(path: Path, wanted: list[int]) -> list[int]:
     """Those of some streams that have a packet. Of a file where all have one, the beginning is read."""
     found: set[int] = set()
-    for packet in read_packets(path, wanted, []):
+    for packet in heard_packets(path, wanted, []):
         found.add(packet.stream_index)
         if len(found) == len(wanted):
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.attachments import keep_attachments
 from tvae.pipeline.media.container import describe_stream, open_container, reason, stream_tags
+from tvae.pipeline.media.decode_times import Timed, with_decode_times
 from tvae.pipeline.media.formats import MATROSKA, MP4, NUT
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
-from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, heard_packets, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["Tally", "copy_streams"]
@@ -113,11 +115,8 @@ def _fill(
         with av.open(f"file:{temporary}", "w", format=muxer) as output:
             sinks = {stream.index: PacketSink(output, stream, clock(stream), notes) for stream in streams}
             output.start_encoding()
-            for packet in read_packets(source, wanted, notes):
-                time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
-                index = packet.stream_index
-                tallies[index].add(packet, time)
-                sinks[index].put(packet, time, packet.time_base)
+            for packet, time in with_decode_times(_counted(heard_packets(source, wanted, notes), tallies)):
+                sinks[packet.stream_index].put(packet, time, packet.time_base)
         kept = []
         for number, stream in enumerate(streams):
             tally, info = tallies[stream.index], describe_stream(stream)
@@ -139,6 +138,13 @@ def _fill(
                 )
             )
         return kept
+
+
+def _counted(packets: Iterator[Packet], tallies: dict[int, Tally]) -> Iterator[Timed]:
+    for packet in packets:
+        time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
+        tallies[packet.stream_index].add(packet, time)
+        yield Timed(packet, time)
 
 
 def _gives_back(file: Path, path: Path, kept: list[SideStream]) -> bool:

@@ -19,9 +19,10 @@ from av.stream import Stream
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.attachments import Attachment, attach, attachments_of, kept_attachments
 from tvae.pipeline.media.container import attached, describe_stream, open_container, stream_tags
+from tvae.pipeline.media.decode_times import Timed, with_decode_times
 from tvae.pipeline.media.formats import MATROSKA
 from tvae.pipeline.media.packet_times import PacketTime, expand
-from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, heard_packets, read_packets
 from tvae.pipeline.media.stream_copy import Tally
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
@@ -154,18 +155,26 @@ class StreamMuxer:
                 )
 
     def _packets(self, source: _Source, sink: PacketSink) -> Iterator[_Due]:
-        record, tally, start = source.record, Tally(), 0.0
+        start = 0.0
+        for packet, time in with_decode_times(self._timed(source)):
+            ticks = time.dts if time.dts is not None else time.pts
+            start = start if ticks is None else float(ticks * source.time_base)
+            yield _Due(start, packet, time, sink, source.time_base)
+
+    def _timed(self, source: _Source) -> Iterator[Timed]:
+        """Its packets, with the times that they have in the clip. Raises InputError where a file beside latents does
+        not hold what its record says."""
+        record, tally = source.record, Tally()
         try:
             times = iter(()) if record is None else expand(record.times)
-            for packet in read_packets(source.path, [source.template.index], self._warnings):
+            read = heard_packets if record is None else read_packets  # beside latents everything was heard
+            for packet in read(source.path, [source.template.index], self._warnings):
                 if record is None:
                     time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
                 else:
                     time = next(times)
                     tally.add(packet, time)
-                ticks = time.dts if time.dts is not None else time.pts
-                start = start if ticks is None else float(ticks * source.time_base)
-                yield _Due(start, packet, time, sink, source.time_base)
+                yield Timed(packet, time)
         except (StopIteration, ValueError, TypeError) as error:
             raise _mismatch(source.path) from error
         if record is not None and tally.payload != (record.packets, record.size, record.crc32):

@@ -27,6 +27,7 @@ from tvae.pipeline.media.container import (
     picture_stream,
 )
 from tvae.pipeline.media.frame_clock import FrameClock
+from tvae.pipeline.media.last_frame import TrackRead
 from tvae.pipeline.media.orientation import UPRIGHT, Orientation, from_display_matrix
 from tvae.pipeline.media.room import MAX_PIXELS, VIDEO_HELD_BYTES, too_large, too_many_pixels
 from tvae.pipeline.media.seams import Seams, may_be_joined
@@ -67,6 +68,7 @@ class VideoReader:
             self._check_size(self._picture.codec_context)
             self._picture.thread_type = "AUTO"
             self._seams = Seams()
+            self._track = TrackRead(self._picture, self._container.format.name)
             self._decoded = self._decode()
             first = next(self._decoded, None)
             if first is None:
@@ -96,7 +98,8 @@ class VideoReader:
                 held.duration = frame.pts - held.pts
                 yield held
             held = frame
-        if held is not None:
+        if held is not None and held.pts is not None and held.duration is not None:
+            held.duration = self._track.shown_for(held.pts, held.duration)
             yield held
 
     def count(self) -> int:
@@ -157,6 +160,7 @@ class VideoReader:
                     self._seams.shift(packet)
                 if packet.stream.index != self._picture.index:  # stream_index says 0 of what flushes any decoder
                     continue
+                self._track.see(packet)
                 frames = self._picture.decode(packet)
             except (av.error.FFmpegError, OSError) as error:
                 if isinstance(error, av.error.InvalidDataError) and count == 0 and passed_over < 1000:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,14 @@ def test_fields_out_of_range() -> None:
             Job("encode", ("x",), **fields)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="nothing to encode"):
         Job("encode", ())
+
+
+@pytest.mark.parametrize("fps", ["1/1000000000", "1/3000000000", "3000000000", "29.97002997002997", "1/100000001"])
+def test_rates_that_no_film_can_have(fps: str) -> None:
+    from tvae.pipeline.jobs import Job
+
+    with pytest.raises(UsageError, match="cannot be stored"):
+        Job("decode", ("x",), fps=Fraction(fps))
 
 
 def test_a_dry_run_touches_nothing(run: Run, picture: Run, clip: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import is_temporary
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_reader, open_writer, probe
 from tvae.pipeline.media.formats import MP4
+from tvae.pipeline.media.output_clock import check_rate
 
 Demux = Callable[[Path], tuple[Fraction, list[tuple[int, int]], list]]
 FAST = {"preset": "ultrafast"}
@@ -78,6 +79,15 @@ def test_constant_rate(demux: Demux, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"timestamps do not increase at frame 2 \(5, 5\)"):
         write(tmp_path / "c.mp4", [0, 5, 5], Fraction(1, 25))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.mp4", "b.mp4"]
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+@pytest.mark.parametrize("rate", ["1/100000000", "2147483647", "2147483647/100000000"])
+def test_rates_at_the_limits_are_written(rate: str, suffix: str, tmp_path: Path) -> None:
+    check_rate(Fraction(rate))
+    write(tmp_path / f"a{suffix}", list(range(9)), None, WriteOptions(fps=Fraction(rate)))
+    with open_reader(tmp_path / f"a{suffix}") as reader:
+        assert reader.count() == 9
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 3), (48, 33), (31, 32)])
