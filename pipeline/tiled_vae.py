@@ -22,12 +22,13 @@ from tvae.pipeline.memory.amount import parse_size
 from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES
-from tvae.pipeline.models.in_place_of import InPlaceOf
+from tvae.pipeline.models.in_place_of import InPlaceOf, made_again
 from tvae.pipeline.models.outputs import clip_output
 from tvae.pipeline.models.recognise import family_of
 from tvae.pipeline.models.reference import BLENDED, skeleton
 from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple, tensors_and_options
 from tvae.pipeline.session.callers_module import (
+    bring_weights,
     check_hooks,
     check_input,
     checked_module,
@@ -50,6 +51,7 @@ from tvae.pipeline.session.planned_call import in_steps, planned_call
 from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.uncompiled import uncompiled
 from tvae.pipeline.session.weights import made_for_inference, weights_of
 from tvae.pipeline.settings.modes import of_the_process, plain_modes
 from tvae.presets import Preset
@@ -124,17 +126,18 @@ class TiledVAE(InPlaceOf):
         self._peers = None if group is None else Peers(group, gather=gather)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
-        self._numbers = NumbersRead()
         self._named: dict[str, Tensor] | None = None
         self._sessions: OrderedDict[Any, Session | SeveralDevices] = OrderedDict()
-        self._told_of_tiling = False
+        self._told_of_tiling, self._numbers = False, NumbersRead()
+        self._own = frozenset([*vars(self), "_own"])
         if preset != "auto":
             choose_preset(preset, torch.device("cpu"))  # an unknown name is told now, not at the first call
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
         options |= {"allow_whole": self._allow_whole, "devices": self._devices or None, "bitwise": self._bitwise}
-        return partial(TiledVAE, **options), (self.vae, self._preset_name)
+        new = partial(made_again, type(self), TiledVAE, **options)
+        return new, (self.vae, self._preset_name), self.added(self._own)
 
     def extra_repr(self) -> str:
         """What ``repr`` adds to the wrapped tree."""
@@ -179,6 +182,7 @@ class TiledVAE(InPlaceOf):
             for session in self._sessions.values():
                 session.forget()
 
+    @uncompiled
     def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan | ClipPlan:
         """What a call with an input of this shape would do. Computes nothing.
 
@@ -196,12 +200,10 @@ class TiledVAE(InPlaceOf):
                 dtype, what = compute_dtype(self.vae, example.dtype), (side, example.shape, tensors, call, device)
                 return self._numbers.attempt(self.vae, lambda: planned_call(self._session(device, dtype), *what))
 
+    @uncompiled
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
         with self._lock, nullcontext() if self._peers is None else self._peers.call():
-            for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
-                hook: Any = hooked.__dict__.get("_hf_hook")
-                if hasattr(hook, "pre_forward"):
-                    hook.pre_forward(hooked)
+            bring_weights(self, self.vae)
             self._check(side, x)
             given = arguments_of(side, getattr(self.vae, side), x, args, kwargs)
             return_dict = given.pop("return_dict", return_dict)
@@ -211,8 +213,7 @@ class TiledVAE(InPlaceOf):
             dtype = compute_dtype(self.vae, typical_weight(self.vae, x.dtype).dtype)
             with plain_modes(x.device), input_at_fault(side, x, self.vae):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
-                what = side, inputs, call, generator, x.dtype
-                value = self._numbers.attempt(self.vae, lambda: self._computed(*what))
+                value = self._numbers.attempt(self.vae, lambda: self._computed(side, inputs, call, generator, x.dtype))
             return value if return_dict or own_tuple else as_tuple(value)
 
     @property

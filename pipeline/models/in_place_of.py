@@ -6,7 +6,10 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["InPlaceOf"]
+__all__ = ["InPlaceOf", "made_again"]
+
+_NOT_COPIED = {"forward", "_hf_hook", "_old_forward", "_compiled_call_impl"}
+"""What hooks and compilers put on one object."""
 
 
 class InPlaceOf(nn.Module):
@@ -55,5 +58,16 @@ class InPlaceOf(nn.Module):
     def __reduce_ex__(self, _protocol: Any) -> Any:
         return self.__reduce__()  # Python would look for that in the other's class
 
+    def added(self, own: frozenset[str]) -> dict[str, Any] | None:
+        """The attributes that this object has beside its own ones: a subclass's, and those that somebody set."""
+        return {name: held for name, held in vars(self).items() if name not in own | _NOT_COPIED} or None
+
     def _get_name(self) -> str:
         return type(self).__name__
+
+
+def made_again(kind: type[InPlaceOf], base: type[InPlaceOf], *args: Any, **options: Any) -> InPlaceOf:
+    """One of a class, made as a base class makes its own: ``__init__`` of a subclass may take other arguments."""
+    new = kind.__new__(kind)
+    base.__init__(new, *args, **options)
+    return new

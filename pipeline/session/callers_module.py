@@ -21,6 +21,7 @@ from tvae.pipeline.models.one_side import check_side
 from tvae.pipeline.models.recognise import family_of
 
 __all__ = [
+    "bring_weights",
     "check_hooks",
     "check_input",
     "check_place",
@@ -70,11 +71,21 @@ def check_hooks(vae: nn.Module) -> None:
             raise UsageError(f"accelerate moves the VAE's weights part by part: leave the VAE out of it{_INSTEAD}")
 
 
+def bring_weights(*modules: nn.Module) -> None:
+    """To the device: accelerate's CPU offload does so before a call."""
+    for hooked in modules:
+        hook: Any = hooked.__dict__.get("_hf_hook")
+        if hasattr(hook, "pre_forward"):
+            hook.pre_forward(hooked)
+
+
 def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.device]) -> None:
     """Raises UsageError for an input of another device, type or rank than the module's, one that requires grad, and
     what is no dense tensor; and as ``check_place``."""
     if not isinstance(x, Tensor):
         raise UsageError(f"{side}() takes a tensor, not {type(x).__name__}")
+    if x.is_nested:
+        raise UsageError(f"{side}() takes a tensor of one size; this one is nested: call it on each of x.unbind()")
     if x.layout != torch.strided:
         raise UsageError(f"{side}() takes a dense tensor; this one is {x.layout}: call to_dense() first")
     weight = typical_weight(vae, x.dtype)

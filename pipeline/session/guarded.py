@@ -33,8 +33,10 @@ def guarded(
     written = weights.look() if start is None else None  # else when the device has its work
     if before and written is not None and written():
         ready = again()
+        weights.look()  # what is written from now on is seen by the next call
     tensors = ready.runner.run(*what)
     written = written or weights.look(start)
     if not before and written():
         tensors = again().runner.run(*what)
+        weights.look()
     return tensors

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
 
 from tvae.pipeline.errors import UsageError
 
@@ -26,11 +27,15 @@ def of_the_process() -> tuple[str, str, bool]:
 @contextmanager
 def plain_modes(device: torch.device) -> Iterator[None]:
     """Without autocast, gradients and inference mode. Raises UsageError inside a transform of ``torch.func``, and under
-    FakeTensorMode, whose tensors would be kept for later calls."""
+    FakeTensorMode, whose tensors would be kept for later calls, and under a mode of the caller's own that functions of
+    PyTorch go through: it may change what they compute, and so what is captured."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise UsageError("a VAE in strips cannot run inside torch.func transforms (vmap, grad, ...): call it outside")
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         raise UsageError("a VAE in strips cannot run under FakeTensorMode: call the wrapped model there")
+    for mode in _get_current_function_mode_stack():
+        if not type(mode).__module__.startswith("torch."):  # PyTorch's own: `with torch.device(...)`
+            raise UsageError(f"a VAE in strips cannot run under {type(mode).__name__}: call the wrapped model there")
     with ExitStack() as modes:
         for kind in {device.type, "cpu"}:
             if torch.is_autocast_enabled(kind):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import traceback
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_vaes import TINY, relative_l2
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
@@ -91,6 +94,30 @@ def test_fake_tensors() -> None:
         with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(UsageError, match="FakeTensorMode"):
             vae.decode(LATENTS)
         assert relative_l2(vae.decode(LATENTS).sample, wanted(model)) < 1e-5
+
+
+class Ramps(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (F.relu if func is F.silu else func)(*args, **(kwargs or {}))
+
+
+def test_a_mode_that_changes_functions() -> None:
+    """Refused: what is captured there would serve later calls. PyTorch's own are no such modes."""
+    model = TINY["AutoencoderKL"].build()
+    vae = TiledVAE(model, "cpu", strip=2)
+    for _ in range(2):
+        with Ramps(), pytest.raises(UsageError, match="under Ramps"):
+            vae.decode(LATENTS)
+        with Ramps(), pytest.raises(UsageError, match="under Ramps"):
+            vae.plan(tuple(LATENTS.shape), "decode")
+        with torch.device("cpu"):
+            assert relative_l2(vae.decode(LATENTS).sample, wanted(model)) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors() -> None:
+    with pytest.raises(UsageError, match="nested"):
+        TiledVAE(TINY["AutoencoderKL"].build()).decode(torch.nested.nested_tensor([LATENTS[0], LATENTS[0]]))
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm2d(16), nn.Sequential(nn.GroupNorm(4, 16), nn.Dropout(0.5))])

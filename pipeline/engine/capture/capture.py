@@ -25,6 +25,7 @@ from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.known_numbers import known_numbers
+from tvae.pipeline.engine.capture.left_behind import Exports
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.capture.marks import mark, marks_of
 from tvae.pipeline.engine.capture.passing import may_pass
@@ -53,11 +54,12 @@ class _Entry(nn.Module):
         self.model = module
         self._fn, self._numbers, self._marks = fn, numbers, marks_of(module)
         self.choice: Choice | None = None
-        self.sizes_stay = False
+        self.sizes_stay, self.exports = False, Exports()
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if self.choice is not None:
             self.choice.state(inputs)
+        self.exports.note(inputs)
         mark(self.model, self._marks)
         # not for longer: who copies the module in that time would copy what is put there
         with (
@@ -85,8 +87,7 @@ def capture(
     rows: the dimension of the first input that strips are to divide; symbolic, too, where the model allows it.
     functions: those that the model may run, of which some may ask for types (see ``types_of_sizes``).
     numbers: weights whose values it may read, by name; a graph that is made so serves these values alone.
-    Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say), or not within a
-    minute.
+    Raises UnsupportedOp where the model cannot be captured (data-dependent control flow, say), or not in a minute.
     """
     try:
         with deadline(), refusing_types(functions, Names):
@@ -127,6 +128,7 @@ def _captured(entry: _Entry, inputs: Sequence[Tensor], rows: int) -> Graph:
             why += f"; it is raised {in_module(by.module)}" if raised else f"; of '{by.op}' {in_module(by.module)}"
         raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False, may_pass=passing) from failed[0]
     finally:
+        entry.exports.let_go()
         # the exporter leaves reference cycles, which would keep them alive for a while
         del entry.model, entry._fn, entry._numbers, entry._marks
         if failed:

@@ -19,6 +19,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from tvae.pipeline.engine.capture.made_constant import module_of
 from tvae.pipeline.engine.ir.graph import Constant
 
 __all__ = ["SECONDS", "TookTooLong", "deadline", "place_in"]
@@ -88,7 +89,7 @@ def place_in(model: nn.Module, traceback: TracebackType | None) -> Constant:
         inside = frame.f_locals
         if isinstance(inside.get("func"), torch._ops.OpOverload):
             op = str(inside["func"])
-        if id(inside.get("self")) in names:
+        if (module := module_of(frame, names)) is not None:
             line = linecache.getline(frame.f_code.co_filename, number).strip()
-            return Constant(op or line, names[id(inside["self"])])
+            return Constant(op or line, module)
     return Constant(op or "torch.export", "")

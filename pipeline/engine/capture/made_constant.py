@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from torch import nn
 
 from tvae.pipeline.engine.ir.graph import Constant
 
-__all__ = ["Lost", "asking_module", "noting_constants"]
+__all__ = ["Lost", "asking_module", "module_of", "noting_constants"]
 
 
 Lost = dict[str, Constant]
@@ -90,7 +90,7 @@ def _pins(guard: Any) -> bool:
     return all(size.subs(dict.fromkeys(size.free_symbols, n)) != number for n in (_LARGE, _LARGE + 1))
 
 
-def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:
+def _whoever_asked(frame: FrameType | None, names: Mapping[int, str]) -> Constant:
     """The outermost operation of PyTorch's that the model called, else its own line; and its innermost module."""
     op, line = "", ""
     while frame is not None:
@@ -99,10 +99,18 @@ def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:
             line = linecache.getline(file, frame.f_lineno).strip() or f"{Path(file).name}:{frame.f_lineno}"
         elif not line and isinstance(inside.get("func"), torch._ops.OpOverload):
             op = str(inside["func"])
-        if id(inside.get("self")) in names:
-            return Constant(op or line, names[id(inside["self"])])
+        if (module := module_of(frame, names)) is not None:
+            return Constant(op or line, module)
         frame = frame.f_back
     return Constant(op or line, "")
+
+
+def module_of(frame: FrameType, names: Mapping[int, str]) -> str | None:
+    """The module that a frame works for: its ``self``, or what its first argument is, under any name. names: of the
+    model's modules, by identity."""
+    code, inside = frame.f_code, frame.f_locals
+    first = inside.get(code.co_varnames[0]) if code.co_argcount else None
+    return names.get(id(inside.get("self")), names.get(id(first)))
 
 
 def asking_module(model: nn.Module, frame: FrameType | None) -> str:

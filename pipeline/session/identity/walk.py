@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 
 from tvae.pipeline.engine.capture.known_numbers import is_number
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.session.identity.code import plain
 from tvae.pipeline.session.identity.library import library_class
 from tvae.pipeline.session.identity.objects import described_object
@@ -191,6 +193,9 @@ class Walk:
         def left_out(state: dict[str, Any]) -> set[str]:
             return leave | moved_by_accelerate(state) if root and "_hf_hook" in state else leave
 
+        for name, held in (*part._parameters.items(), *part._buffers.items()):
+            if held is not None and is_lazy(held):
+                raise UsageError(f"'{path}{'.' if path else ''}{name}' has no values yet: call the wrapped model once")
         self.watch.kind(part)
         self.watch.container(state, left_out, numbers=not library_class(type(part)))
         for name in REGISTRIES:

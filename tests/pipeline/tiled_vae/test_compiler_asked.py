@@ -87,3 +87,36 @@ def test_layers_of_pytorch_are_told() -> None:
     tiled, x = TiledVAE(model := Attention().eval(), "cpu", strip=2), torch.randn(1, 3, 9, 6)
     want = copy.deepcopy(model).double().encode(x.double())
     assert float((tiled.encode(x) - want).norm() / want.norm()) < 1e-5
+
+
+def compiled(function: Any) -> Any:
+    return torch.compile(function, backend="eager")
+
+
+CALLERS: dict[str, Callable[[TiledVAE], Callable[[Tensor], Tensor]]] = {
+    "a function": lambda tiled: compiled(lambda x: tiled.encode(x) * 2 + 1),
+    "a method": lambda tiled: lambda x: compiled(tiled.encode)(x) * 2 + 1,
+    "the wrapper": lambda tiled: lambda x: compiled(tiled).encode(x) * 2 + 1,
+    "a module": lambda tiled: compiled(Pipeline(tiled)),
+}
+
+
+class Pipeline(nn.Module):
+    def __init__(self, tiled: TiledVAE) -> None:
+        super().__init__()
+        self.vae = tiled
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.vae.encode(x) * 2
+        return found + min(self.vae.plan(tuple(x.shape), "encode").peak_bytes, 1)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@torch.no_grad()
+def test_a_caller_is_compiled(caller: str) -> None:
+    """The compiler does not look into tvae, and each call sees the model as it is."""
+    tiled, x = TiledVAE(model := Model(lambda *_: True).eval(), "cpu", strip=2), torch.randn(1, 3, 9, 6)
+    call = CALLERS[caller](tiled)
+    for gain in (1, 2):
+        model.conv.weight.mul_(gain)
+        assert torch.allclose(call(x), model.encode(x) * 2 + 1, atol=1e-5)

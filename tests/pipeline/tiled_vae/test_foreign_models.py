@@ -179,3 +179,24 @@ def test_spectral_norms_in_training_are_refused(place: Any) -> None:
     model.eval()
     with torch.no_grad():
         assert relative_l2(tiled.encode(x), model.encode(x)) < 1e-5
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.part = nn.Conv2d(3, 4, 3, padding=1), nn.Sequential(nn.LazyConv2d(2, 1))
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.part(self.first(x))  # type: ignore[no-any-return]
+
+    decode = encode
+
+
+@torch.no_grad()
+def test_lazy_layers() -> None:
+    """Wrapped before they have their sizes, called when they do."""
+    tiled, x = TiledVAE(model := Lazy().eval(), "cpu", strip=2), torch.randn(1, 3, 9, 6)
+    with pytest.raises(UsageError, match=r"'part\.0\.weight' has no values yet"):
+        tiled.encode(x)
+    want = model.encode(x)
+    assert torch.allclose(tiled.encode(x), want, atol=1e-6)
