@@ -13,6 +13,7 @@ from tiny_vaes import TINY, relative_l2
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
@@ -112,6 +113,36 @@ def test_a_mode_that_changes_functions() -> None:
             vae.plan(tuple(LATENTS.shape), "decode")
         with torch.device("cpu"):
             assert relative_l2(vae.decode(LATENTS).sample, wanted(model)) < 1e-5
+
+
+class Shifts(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found + 0.25 if func in (torch.ops.aten.exp.default, torch.ops.aten.mul.Tensor) else found
+
+
+class Gains(nn.Module):
+    """Its kernel is made of weights, once for as long as those stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kernel, self.gain = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.Parameter(torch.randn(4, 1, 1, 1))
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, self.kernel * self.gain.exp(), padding=1)
+
+    decode = encode
+
+
+@torch.no_grad()
+def test_what_is_made_of_weights_under_a_callers_mode() -> None:
+    """The kernel that the mode had made was kept for later calls."""
+    model, x = Gains().eval(), torch.randn(1, 3, 9, 6)
+    tiled, want = TiledVAE(model, "cpu", strip=2), copy.deepcopy(model).double().encode(x.double())
+    with Shifts():
+        tiled.encode(x)
+    assert relative_l2(tiled.encode(x), want) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

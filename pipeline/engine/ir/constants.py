@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tvae.pipeline.engine.ir.program import Op, Program
 
@@ -16,7 +17,8 @@ __all__ = ["bytes_from_weights", "from_weights", "made_of_weights"]
 def from_weights(
     program: Program, weights: Mapping[str, Tensor], known: MutableMapping[Op, Tensor] | None = None
 ) -> dict[int, Tensor]:
-    """Values of the ops that have weights, and nothing else but constants, behind them; by op id.
+    """Values of the ops that have weights, and nothing else but constants, behind them; by op id. They are kept, and so
+    a caller's own mode that changes what operations compute has no part in them.
 
     known: those of other programs with these weights, which share such ops; new ones are added.
     """
@@ -27,11 +29,12 @@ def from_weights(
         return have[id_]
 
     found = made_of_weights(program)
-    for op in found:
-        value = known.get(op)
-        if value is None:
-            value = known[op] = op.run(read, 0, 0)
-        have[op.id] = value
+    with _disable_current_modes():
+        for op in found:
+            value = known.get(op)
+            if value is None:
+                value = known[op] = op.run(read, 0, 0)
+            have[op.id] = value
     return {op.id: have[op.id] for op in found}
 
 
