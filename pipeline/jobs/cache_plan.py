@@ -17,7 +17,6 @@ from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, T
 from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
-from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
@@ -28,6 +27,7 @@ from tvae.pipeline.jobs.cache_decoder import with_decoder
 from tvae.pipeline.jobs.describe import bits, identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.scaling_room import room_to_scale
 from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.latents.tensor_file import check_finite, own_memory
 from tvae.pipeline.media.orientation import Orientation
@@ -141,8 +141,7 @@ class CachePlan:
             )
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing, *, mirrored: bool = False) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``, and ``smooth_pixels`` where a
-        trainer scales floats.
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``. InputError for want of memory.
 
         mirrored: of its mirror image, which is scaled and cut in the same way.
         """
@@ -156,9 +155,8 @@ class CachePlan:
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
         rgb = rgb[:, ::-1] if mirrored else rgb
-        if framing.filter == "cubic":
-            return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
-        found = framed(rgb, framing)
+        with room_to_scale(info.path, (rgb.shape[1], rgb.shape[0]), framing.resized, framing.filter, self.job):
+            found = framed(rgb, framing)
         return np.ascontiguousarray(found[..., :3]) if self.trainer.weighs_alpha else found
 
     def own(self, item: Item) -> Item:
