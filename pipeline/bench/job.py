@@ -56,7 +56,8 @@ def bench_job(job: Job, folder: Path | None, tell: Callable[[str], None] = lambd
         encode = dataclasses.replace(job, operation="encode", output=str(latents))
         yield _measured("encode", encode, tell)
         yield _measured("skip", encode, tell)
-        decode = dataclasses.replace(job, operation="decode", inputs=(str(latents),), output=str(pictures))
+        # latents have a size already
+        decode = dataclasses.replace(job, operation="decode", inputs=(str(latents),), output=str(pictures), size=None)
         yield _measured("decode", dataclasses.replace(decode, recursive=True), tell)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from tvae.pipeline.caches.area import shrunk_by_area
 from tvae.pipeline.caches.linear import resized_linearly
+from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Framing
 
 __all__ = ["apart", "framed", "over_white"]
@@ -13,9 +15,12 @@ __all__ = ["apart", "framed", "over_white"]
 
 def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
     """uint8 [H, W, 3] of an image to uint8 [h, w, 3] of its bucket, contiguous; with alpha [H, W, 4] to [h, w, 4].
+    float32 in [-1, 1] of a trainer that scales floats by *cubic*, see ``smooth_pixels``.
 
     Pillow weighs colours by alpha where it changes a size; OpenCV does not.
     """
+    if framing.filter == "cubic":
+        return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
     whole = framing.box in (None, (0, 0, rgb.shape[1], rgb.shape[0]))
     if framing.resized != (rgb.shape[1], rgb.shape[0]) or not whole:
         if framing.filter == "area":

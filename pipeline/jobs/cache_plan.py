@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,6 @@ from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, T
 from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
-from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
@@ -25,9 +24,11 @@ from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.cache_checks import check_plan
 from tvae.pipeline.jobs.cache_decoder import with_decoder
+from tvae.pipeline.jobs.cache_twins import Twins, known_at
 from tvae.pipeline.jobs.describe import bits, identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.scaling_room import room_to_scale
 from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.latents.tensor_file import check_finite, own_memory
 from tvae.pipeline.media.orientation import Orientation
@@ -61,6 +62,7 @@ class CachePlan:
     job: Job
     model: Known
     """To be asked what it is."""
+    twins: Twins = field(default_factory=Twins, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_plan(self)
@@ -141,8 +143,7 @@ class CachePlan:
             )
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing, *, mirrored: bool = False) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``, and ``smooth_pixels`` where a
-        trainer scales floats.
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``. InputError for want of memory.
 
         mirrored: of its mirror image, which is scaled and cut in the same way.
         """
@@ -156,9 +157,8 @@ class CachePlan:
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
         rgb = rgb[:, ::-1] if mirrored else rgb
-        if framing.filter == "cubic":
-            return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
-        found = framed(rgb, framing)
+        with room_to_scale(info.path, (rgb.shape[1], rgb.shape[0]), framing.resized, framing.filter, self.job):
+            found = framed(rgb, framing)
         return np.ascontiguousarray(found[..., :3]) if self.trainer.weighs_alpha else found
 
     def own(self, item: Item) -> Item:
@@ -226,12 +226,13 @@ class CachePlan:
 
         Killed at any point, it leaves each file whole or absent, and none that the record does not know.
         """
-        stale = {name for name in self._known(place) - record.known if self.is_entry(name)}
+        stale = {name for name in known_at(place) - record.known if self.is_entry(name)}
         result = place
         try:
             for one in staged:  # or an older file might pass for the one that the record describes
                 one.path.unlink(missing_ok=True)
             write_record(place, replace(record, stale=tuple(sorted(stale))))
+            self.twins.give_up(record.known, place)
             for one in staged:
                 result = one.path
                 publish(one.temporary, result)
@@ -262,8 +263,9 @@ class CachePlan:
             raise folder_error(path)
         if self.job.existing == "overwrite" or not os.path.lexists(path):
             return
-        if path.relative_to(self.root).as_posix() not in self._known(place):
-            raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")
+        name = path.relative_to(self.root).as_posix()
+        if name not in known_at(place):
+            raise self.twins.why_not(path, name, place)
 
     def shown(self, place: Path) -> Path:
         """What a user knows files by of which there is a record: the first of them."""
@@ -271,13 +273,6 @@ class CachePlan:
             return self.root / read_record(place).files[0].file
         except (InputError, IndexError):
             return place
-
-    def _known(self, place: Path) -> set[str]:
-        """Files that tvae wrote for this source before."""
-        try:
-            return read_record(place).known
-        except InputError:
-            return set()
 
     @cached_property
     def options(self) -> dict[str, Any]:

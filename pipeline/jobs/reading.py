@@ -16,13 +16,13 @@ from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.remote.fetching import local_copy
+from tvae.pipeline.jobs.scaling_room import check_scaling, reading_memory, room_to_scale
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.decoders import pick_decoder
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
-from tvae.pipeline.memory.amount import parse_size
 from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source", "state_of"]
@@ -60,6 +60,7 @@ class Source:
     opened_as: tuple[int, ...]
     """What told the file from others when it was opened."""
     sandbox: Sandbox
+    job: Job
 
     def check_unchanged(self) -> None:
         """InputError where another file stands there by now: a clip is read several times, and its sound would be
@@ -80,9 +81,16 @@ class Source:
         with blame_input():
             for frame in self.reader:
                 count += 1
-                yield Chunk([prepare(frame.rgb, self.geometry)], [frame.pts], [frame.duration])
+                yield Chunk([self._prepared(frame.rgb)], [frame.pts], [frame.duration])
         if count == 0:
             raise InputError("there is no frame in it")
+
+    def _prepared(self, rgb: np.ndarray) -> np.ndarray:
+        if self.geometry.resized is None:
+            return prepare(rgb, self.geometry)
+        size = rgb.shape[1], rgb.shape[0]
+        with room_to_scale(self.path, size, self.geometry.resized, "lanczos", self.job):
+            return prepare(rgb, self.geometry)
 
     def count(self) -> int:
         """How many frames there are. It takes decoding them all: containers are wrong, or do not say."""
@@ -131,39 +139,20 @@ def open_source(
         first = trainer is not None and trainer.takes_first
         decoder = None if trainer is None or trainer.decoder is None else pick_decoder()
         how = {"alpha": alpha, "quick": quick, "first": first}
-        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), decoder=decoder, **how)
+        reader = sandbox.open_reader(path, job.max_pixels, hold, reading_memory(job), decoder=decoder, **how)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)
         geometry = plan_geometry(*wanted)
         if geometry.resized is not None:
-            _check_room(path, geometry, geometry.resized, _memory(job))
-        yield Source(reader, geometry, told(*wanted), path, opened_as, sandbox)
-
-
-def _check_room(path: Path, geometry: Geometry, size: tuple[int, int], memory: int | None) -> None:
-    """InputError for a picture that is to be scaled to more pixels than there is memory for."""
-    width, height = size
-    taken = 3 * width * (2 * height + geometry.source_height)  # it is scaled across, then along, and laid out once more
-    if memory is not None and taken > memory:
-        raise InputError(
-            f"{path}: scaling it to {width}x{height} pixels takes {taken >> 20} MiB, and {max(0, memory) >> 20} MiB "
-            "are free; ask for a smaller --size, or name a larger --vram where one is named"
-        )
+            check_scaling(path, wanted[0], geometry.resized, "lanczos", job)
+        yield Source(reader, geometry, told(*wanted), path, opened_as, sandbox, job)
 
 
 def state_of(path: Path) -> tuple[int, ...]:
     """What tells a file from what it was before, or from another in its place."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _memory(job: Job) -> int | None:
-    """Bytes that reading may take now."""
-    from tvae.pipeline.device import pick_device
-    from tvae.pipeline.memory.limits import reading_room
-
-    return reading_room(pick_device(job.device), None if job.vram is None else parse_size(job.vram))
 
 
 @contextmanager

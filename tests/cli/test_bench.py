@@ -210,6 +210,8 @@ def test_a_job_as_json_and_as_a_table(tvae: Tvae, tmp_path: Path) -> None:
     with Image.open(chart) as drawn:
         assert drawn.width > 1000
     assert {path.name for path in tmp_path.iterdir()} == {"photos", "chart.png"}
+    sized = objects(tvae("bench", "job", folder, "--device", "cpu", "--json", "--size", "16x16"))
+    assert [row["what"] for row in sized] == ["encode", "skip", "decode"]
     (folder / "broken.png").write_bytes(b"nothing")
     result = tvae("bench", "job", folder, "--device", "cpu", "--batch", 2)
     assert result.exit_code == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Wish
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.scaling_room import room_to_scale
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -114,9 +116,11 @@ class EntryFacts:
         return framing
 
     def pixels(self, rgb: np.ndarray, subject: Subject, entry: Entry) -> Tensor:
-        """float32 [h, w, 3] of what the encoder sees."""
+        """float32 [h, w, 3] of what the encoder sees. InputError for want of memory."""
         flipped = flips(entry, timed=self.plan.architecture.timed)
-        return smooth_pixels(rgb, subject.framing, self.dtype, flipped=flipped)
+        size, framing = (rgb.shape[1], rgb.shape[0]), subject.framing
+        with room_to_scale(Path(entry.path), size, framing.resized, framing.filter, self.plan.job):
+            return smooth_pixels(rgb, framing, self.dtype, flipped=flipped)
 
     def found(self, subject: Subject, entry: Entry) -> dict[str, Any]:
         """What the record of an entry keeps for the file beside all entries; see ``crop_of``."""

@@ -6,9 +6,10 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tvae.pipeline.caches.shards import key_of
 from tvae.pipeline.caches.shards.record import (
     SampleRecord,
     ShardRecord,
@@ -57,6 +58,7 @@ class Standing:
         assert plan.trainer.form is not None, "shards are of a form"
         self._plan, self.form, self.root, self._beside = plan, plan.trainer.form, plan.root, beside
         self._items = {item.below.as_posix(): item for item in items if item.below is not None}
+        self._keys = {_key(place) for place in self._items}
         self.shards: dict[str, Shard] = {}
         self.failed: dict[int, Exception] = {}
         """Items of which it cannot be told whether they stand, by their number, and why."""
@@ -160,8 +162,10 @@ class Standing:
     def _is_fresh(self, one: SampleRecord) -> bool:
         """Whether what it was made of is what is there now; asked once for all pieces of a source."""
         item = self._items.get(one.place)
-        if item is None or self._plan.job.existing == "keep":
+        if self._plan.job.existing == "keep":
             return True
+        if item is None:  # a.png was replaced by a.jpg: of two samples of one key, readers take either
+            return _key(one.place) not in self._keys
         if self._plan.job.existing == "overwrite":
             return False
         if one.place not in self._fresh:
@@ -218,3 +222,8 @@ class Standing:
 def _place(item: Item) -> str:
     assert item.below is not None, "an item of a cache has a place"
     return item.below.as_posix()
+
+
+def _key(place: str) -> str:
+    """Of the samples of a source, as ``check_cache`` compares them."""
+    return key_of(PurePosixPath(place)).casefold()

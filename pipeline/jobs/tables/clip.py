@@ -25,6 +25,7 @@ from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input, state_of
+from tvae.pipeline.jobs.scaling_room import room_to_scale
 from tvae.pipeline.media.comfyui_frames import frames_at, read_header, whole_count
 from tvae.pipeline.models.load import BUILTIN
 
@@ -57,7 +58,8 @@ def read_and_encoded(
         for pixels in context.busy.during(CLIP_READ, frames_at(item.source, numbers, context.job.max_pixels)):
             size = size or (pixels.shape[1], pixels.shape[0])
             framing = framing or plan.framing(size)
-            pictures.append(framed(pixels, framing))
+            with room_to_scale(item.source, size, framing.resized, framing.filter, context.job):
+                pictures.append(framed(pixels, framing))
     assert size is not None
     assert framing is not None
     fps = plan.architecture.fps

@@ -85,6 +85,23 @@ def test_what_changed_leaves_its_shard_and_comes_into_a_new_one(
     assert of(fill(posterior="mean"), ItemSkipped) == [*range(9)]
 
 
+def test_a_picture_of_another_suffix_takes_the_place_of_its_key(
+    fill: Any, photos: Any, samples: Any, expected: Any, tmp_path: Path
+) -> None:
+    """The old one stayed, and readers had two samples of one key. What is of no input stays as it is."""
+    folder = photos(4)
+    fill(posterior="mean")
+    (folder / "001.png").unlink()
+    photo(folder / "001.bmp", 77)
+    (folder / "003.png").unlink()
+    events = fill(posterior="mean")
+    assert (of(events, ItemDone), of(events, ItemSkipped)) == ([1], [0, 2])
+    found = samples(tmp_path / "out")
+    assert keys(found) == ["000", "002", "003", "001"]
+    assert np.abs(found[3]["latent.npy"] - expected(folder / "001.bmp")).max() < 1e-6
+    assert of(fill(posterior="mean"), ItemSkipped) == [0, 1, 2]
+
+
 def test_a_source_that_fails_is_left_out_and_can_come_later(
     fill: Any, photos: Any, samples: Any, tmp_path: Path
 ) -> None:
