@@ -83,18 +83,17 @@ def export(
 
         from tvae import presets
         from tvae.pipeline.errors import UsageError
-        from tvae.pipeline.files.atomic import replacing
+        from tvae.pipeline.files.atomic import put_text
 
         _load(name)
         text = presets.export(name)
         if output is None:
             tell(text.removesuffix("\n"))
             return
-        if Path(output).exists() and not overwrite:
+        if Path(output).is_file() and not overwrite:
             raise UsageError(f"{output} exists; pass --overwrite to replace it")
         try:
-            with replacing(Path(output)) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            put_text(Path(output), text)
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
 

@@ -22,7 +22,7 @@ from tvae.pipeline.batch.records import in_store, records_of, send_record
 from tvae.pipeline.batch.results import StepResult
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.atomic import put_text, write_error
 from tvae.pipeline.files.checked import read_json
 from tvae.pipeline.jobs.facts import bytes_of
 from tvae.pipeline.stores import is_url
@@ -155,7 +155,6 @@ def _place(folder: str, shard: Shard | None, claim: bool) -> Path:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
+        put_text(path, text)
     except OSError as error:
         raise write_error(path, error) from error

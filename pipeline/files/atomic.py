@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,8 +54,10 @@ def publish(temporary: Path, target: Path) -> None:
     """Give a complete file its final name, in place of what was there. `OSError`: then `target` is absent, or the old.
 
     The file is flushed to the disk before the rename, so that after a power cut the final name does not hold
-    zeros; its folder after it, so that the name is still there.
+    zeros; its folder after it, so that the name is still there. What is no file stays: who may do anything would
+    replace /dev/null.
     """
+    check_file(target)
     flush_file(temporary)
     try:
         os.replace(temporary, target)
@@ -67,6 +70,29 @@ def publish(temporary: Path, target: Path) -> None:
     except OSError:
         discard(target)  # who is told that it failed must not find it
         raise
+
+
+def put_text(target: Path, text: str) -> None:
+    """UTF-8; a file is replaced whole. A device or a pipe, such as /dev/stderr, is written to. `OSError`."""
+    if _takes_a_stream(target):
+        target.write_text(text, encoding="utf-8", errors="surrogateescape")
+        return
+    with replacing(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def check_file(target: Path) -> None:
+    """`OSError` where there is a device or a pipe."""
+    if _takes_a_stream(target):
+        raise OSError(errno.EINVAL, "it is a device or a pipe", str(target))
+
+
+def _takes_a_stream(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False  # there is nothing, or it is told why when it is written
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def discard(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvae.pipeline.files.atomic import folder_error, temporary_path, write_error
+from tvae.pipeline.files.atomic import check_file, folder_error, temporary_path, write_error
 
 __all__ = ["reserve"]
 
@@ -15,6 +15,7 @@ def reserve(path: Path) -> Path:
     if path.is_dir():
         raise folder_error(path)
     try:
+        check_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
     except OSError as error:

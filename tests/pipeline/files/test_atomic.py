@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import threading
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from durable import Disk
 
+from tvae.pipeline.errors import OutputError
 from tvae.pipeline.files import atomic
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, open_parted_writer, open_writer
 
@@ -106,6 +108,40 @@ def test_what_kernels_keep(disk: Disk, tmp_path: Path) -> None:
 
     keep(tmp_path / "a.cubin", b"\x7fELF")
     assert disk.named == {tmp_path / "a.cubin"}
+
+
+@pytest.fixture(params=["pipe", "link to a device"])
+def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "a.png"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(os.devnull)
+    return path
+
+
+def test_what_is_no_file_is_not_replaced(stream: Path) -> None:
+    """Of whoever may do anything, /dev/null became a file."""
+    before = stream.lstat()
+    with pytest.raises(OSError, match="device or a pipe"), atomic.replacing(stream) as temporary:
+        temporary.write_text("a")
+    with pytest.raises(OutputError, match=r"a\.png: it is a device or a pipe"):
+        open_writer(stream, LIKE, WriteOptions())
+    assert os.path.samestat(stream.lstat(), before)
+    assert [*stream.parent.iterdir()] == [stream]
+
+
+def test_text_goes_into_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
+    reader.start()
+    atomic.put_text(pipe, "a\nb\n")
+    reader.join(30)
+    assert found == ["a\nb\n"]
+    assert pipe.is_fifo()
+    atomic.put_text(Path(os.devnull), "a")
+    assert Path(os.devnull).is_char_device()
 
 
 RENAMES = {"replace", "rename", "renames", "link", "move"}

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.caches.spec import Filter
-from tvae.pipeline.jobs import ItemDone, ItemFailed, Job, run_job
+from tvae.pipeline.jobs import ItemDone, ItemFailed, Job, run_job, scaling_room
 from tvae.pipeline.jobs.scaling_room import check_scaling, room_to_scale
 
 JOB = Job("encode", ("a.png",), device="cpu")
@@ -37,8 +37,11 @@ def failed_one(events: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("trainer", ["kohya", "webdataset"])
-def test_a_cache_leaves_out_what_scaling_has_no_memory_for(trainer: str, tmp_path: Path) -> None:
+def test_a_cache_leaves_out_what_scaling_has_no_memory_for(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was scaled all the same: gigabytes and minutes for a file of some bytes, or the end of the process."""
+    monkeypatch.setattr(scaling_room, "reading_memory", lambda _job: 1 << 30)
     events: list[Any] = []
     job = Job(
         "cache",
@@ -48,16 +51,18 @@ def test_a_cache_leaves_out_what_scaling_has_no_memory_for(trainer: str, tmp_pat
         size=(256, 256),
         cache=CacheRequest(trainer, buckets=Buckets(False), architecture="raw" if trainer == "webdataset" else None),
         device="cpu",
-        vram="1GiB",
     )
     run_job(job, events.append)
-    said = r"scaling it to 256x1024000 pixels takes \d{4} MiB, and \d+ MiB are free; crop it, .*--size"
+    said = r"scaling it to 256x1024000 pixels takes \d{4} MiB, and 1024 MiB are free; crop it, .*--size"
     assert re.search(said, failed_one(events))
 
 
-def test_an_encode_that_fills_a_size_counts_all_that_pillow_takes(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_encode_that_fills_a_size_counts_all_that_pillow_takes(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """2.4 GiB were counted as 1.5."""
-    how: dict[str, Any] = {"size": (256, 256), "fit": "cover", "device": "cpu", "vram": "2GiB"}
+    monkeypatch.setattr(scaling_room, "reading_memory", lambda _job: 2 << 30)
+    how: dict[str, Any] = {"size": (256, 256), "fit": "cover", "device": "cpu"}
     _, events = run("encode", narrow(tmp_path / "in"), output=tmp_path / "out", **how)
     assert "scaling it to 256x1024000 pixels takes 2503 MiB" in failed_one(events)
 
