@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from tvae.pipeline.caches.area import shrunk_by_area
 from tvae.pipeline.caches.linear import resized_linearly
-from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Framing
 
 __all__ = ["apart", "framed", "over_white"]
@@ -20,6 +18,10 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
     Pillow weighs colours by alpha where it changes a size; OpenCV does not.
     """
     if framing.filter == "cubic":
+        import torch
+
+        from tvae.pipeline.caches.smooth import smooth_pixels  # dry runs do without torch
+
         return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
     whole = framing.box in (None, (0, 0, rgb.shape[1], rgb.shape[0]))
     if framing.resized != (rgb.shape[1], rgb.shape[0]) or not whole:

@@ -3,6 +3,7 @@
 from tvae.pipeline.engine.rules import (
     antialias,
     attention,
+    complex_numbers,
     down,
     einsum,
     enlarge,
@@ -35,6 +36,7 @@ __all__ = [
     "NoRule",
     "antialias",
     "attention",
+    "complex_numbers",
     "down",
     "einsum",
     "enlarge",

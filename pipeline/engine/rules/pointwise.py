@@ -21,7 +21,7 @@ _ARITHMETIC = (
     "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos "
     "maximum minimum fmax fmin clamp clamp_min clamp_max addcmul addcdiv lerp "
     "tan asin acos atan sinh cosh asinh acosh atanh erf erfc exp2 expm1 log2 log10 log1p sinc "
-    "atan2 hypot fmod remainder floor_divide logaddexp xlogy copysign"
+    "atan2 hypot fmod remainder floor_divide logaddexp xlogy copysign complex polar"
 )
 _ACTIVATIONS = (
     "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "

@@ -54,6 +54,32 @@ def product(ctx: Context, node: Node) -> Op:
     return ctx.local(node, tiled.axis.moved(tiled.axis.dim + ndim - size), aligned=tiled.axis.dim < size - 2)
 
 
+@rule("outer", "ger")
+def outer(ctx: Context, node: Node) -> Op:
+    """All products of two vectors: rows of the first are rows of the result, rows of the second its columns. Where both
+    have rows, those of the first are divided."""
+    left, right = ctx.op(node.args[0]), ctx.op(node.args[1])
+    if left.axis is None:
+        assert right.axis is not None
+        return ctx.emit(
+            node,
+            [left, right],
+            right.axis.moved(1),
+            lambda a, b: [(right.id, a, b)],
+            lambda read, a, b: torch.outer(read(left.id), read(right.id, a, b)),
+            cheap=True,
+        )
+    return ctx.emit(
+        node,
+        [left, right],
+        left.axis,
+        lambda a, b: [(left.id, a, b)],
+        lambda read, a, b: torch.outer(read(left.id, a, b), read(right.id)),
+        whole_reads=() if right.axis is None else (right.id,),
+        cheap=True,
+    )
+
+
 def _left_whole(ctx: Context, node: Node, left: Op, right: Op) -> Op:
     """Rows of the result are the columns of the right side."""
     assert right.axis is not None

@@ -45,7 +45,7 @@ def cumsum(draw: Draw, op: str) -> OneOp:
     g = OneOp(draw(heights), draw(widths))
     x = LAYOUTS[draw(any_layout)](g)
     dim = draw(st.integers(0, len(g.shape_of(x)) - 1))
-    made = g.call("cumsum.default", x, dim)
+    made = g.call(f"{op}.default", x, dim)
     return g.gives(g.call("add.Tensor", made, x))
 
 
@@ -85,7 +85,10 @@ def index(draw: Draw, op: str) -> OneOp:
     return g.gives(g.call("index.Tensor", x, [None, None, places], shape=(2, 4, "h", "w")), tolerance=0)
 
 
-CASES: dict[str, Case] = {"flip": flip, "roll": roll, "cumsum": cumsum, "unfold": unfold, "index": index}
+CASES: dict[str, Case] = {
+    **{"flip": flip, "roll": roll, "unfold": unfold, "index": index},
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), cumsum),
+}
 
 
 @pytest.mark.parametrize("op", CASES)
