@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.layout import repeated
 from tvae.pipeline.engine.rules import attention
+from tvae.pipeline.session import runner
 
 CPU = torch.device("cpu")
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -81,16 +82,22 @@ LENGTHS = [("decode", 1), ("decode", 2), ("encode", 1), ("encode", 9)]
 
 @pytest.mark.long
 @pytest.mark.parametrize(("side", "frames"), slow_but([("decode", 2)], LENGTHS))
-def test_channels_stay_inside_of_a_clips_frames(side: str, frames: int) -> None:
+def test_channels_stay_inside_of_a_clips_frames(side: str, frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The views that make a batch of one frame gave it a step that told PyTorch of another layout, and means of pairs
     of frames lay frame by frame within each pixel."""
     of = swept(True)["cogvideox"]
     tiled = TiledVAE(nn.Module.to(build(of, CPU), torch.bfloat16), "h200")
     sizes = (of.geometry.latent_channels, frames, 6, 8) if side == "decode" else (3, frames, 48, 64)
     x = torch.randn(1, *sizes, dtype=torch.bfloat16)
+    layouts, execute = _Layouts(), runner.execute
+
+    def watched(*args: Any, **more: Any) -> Any:
+        with layouts:  # around the call itself it would be refused
+            return execute(*args, **more)
+
     with torch.no_grad():
         getattr(tiled, side)(x)
-        with _Layouts() as layouts:
-            getattr(tiled, side)(x)
+        monkeypatch.setattr(runner, "execute", watched)
+        getattr(tiled, side)(x)
     assert len(layouts.inside) > 10
     assert all(layouts.inside[1:])  # the first has the input, as the caller laid it out
