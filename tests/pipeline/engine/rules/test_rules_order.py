@@ -87,7 +87,7 @@ def index(draw: Draw, op: str) -> OneOp:
 
 CASES: dict[str, Case] = {
     **{"flip": flip, "roll": roll, "unfold": unfold, "index": index},
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), cumsum),
+    **dict.fromkeys(("cumsum", "logcumsumexp"), cumsum),
 }
 
 
