@@ -75,7 +75,8 @@ def publish(temporary: Path, target: Path) -> None:
 def put_text(target: Path, text: str) -> None:
     """UTF-8; a file is replaced whole. A device or a pipe, such as /dev/stderr, is written to. `OSError`."""
     if _takes_a_stream(target):
-        target.write_text(text, encoding="utf-8", errors="surrogateescape")
+        with target.open("a", encoding="utf-8", errors="surrogateescape") as stream:  # /dev/stdout may be a file
+            stream.write(text)
         return
     with replacing(target) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -92,6 +93,9 @@ def _takes_a_stream(path: Path) -> bool:
         mode = path.stat().st_mode
     except OSError:
         return False  # there is nothing, or it is told why when it is written
+    folder = os.path.realpath(path.parent)
+    if folder == "/dev" or folder.startswith("/proc/"):  # /dev/stdout is a link, which may lead to a file
+        return True
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 

@@ -37,6 +37,7 @@ def guarded(
     tensors = ready.runner.run(*what)
     written = written or weights.look(start)
     if not before and written():
-        tensors = again().runner.run(*what)
+        ready = again()
         weights.look()
+        tensors = ready.runner.run(*what)
     return tensors

@@ -69,7 +69,7 @@ class Prior:
             if cut.structure == structure(program) and cut.plan.places == places:
                 strips = strips_of(program, rows)
                 segments = tuple([_over(segment, strips) for segment in cut.plan.segments])
-                program.found[Structure] = cut.structure  # which is equal: of a thousand objects one copy is kept
+                program.found[Structure] = cut.structure  # which is equal: one copy of it is kept
                 return replace(cut.plan, program=program, segments=segments, strip_rows=rows)
             if len(cut.structure.ops) == len(program.ops):
                 return schedule(program, rows, places, cut.way.cuts, deep=cut.way.deep, slides=cut.slides)

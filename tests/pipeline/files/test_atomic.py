@@ -144,6 +144,19 @@ def test_text_goes_into_a_pipe(tmp_path: Path) -> None:
     assert Path(os.devnull).is_char_device()
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no names for open files")
+def test_text_goes_into_what_is_open(tmp_path: Path) -> None:
+    """As /dev/stdout leads to a file where a shell writes a command's output there: root replaced the link."""
+    with (tmp_path / "told").open("w") as file:
+        file.write("before\n")
+        file.flush()
+        path = Path(f"/dev/fd/{file.fileno()}")
+        atomic.put_text(path, "a\n")
+        with pytest.raises(OSError, match="device or a pipe"):
+            atomic.check_file(path)
+    assert (tmp_path / "told").read_text() == "before\na\n"
+
+
 RENAMES = {"replace", "rename", "renames", "link", "move"}
 ALLOWED = {"pipeline/files/atomic.py", "pipeline/session/graph_cache.py", "kernels/kept_bytes.py"}
 """Where files get their names; each is tested here but the graphs', whose own test it is."""

@@ -54,15 +54,14 @@ def vectors(draw: Draw, op: str) -> OneOp:
         second = g.call("select.int", first, 0, 1, shape=("h", "w"))
         return g.call("select.int", second, other, 0, shape=("h",) if dim == 0 else ("w",))
 
-    kind = draw(st.sampled_from(["weight last", "weight first", "columns", "rows"]))
-    rows, weight = line(0, 1), g.param(5)
-    left, right, shape = {
-        "weight last": (rows, weight, ("h", 5)),
-        "weight first": (weight, rows, (5, "h")),
-        "columns": (rows, line(1, 0) if kind == "columns" else weight, ("h", "w")),
-        "rows": (rows, line(0, 1) if kind == "rows" else weight, ("h", "h")),
-    }[kind]
-    return g.gives(g.call(f"{op}.default", left, right, shape=shape))
+    rows, kind = line(0, 1), draw(st.sampled_from(["weight last", "weight first", "columns", "rows"]))
+    if kind == "weight last":
+        return g.gives(g.call(f"{op}.default", rows, g.param(5), shape=("h", 5)))
+    if kind == "weight first":
+        return g.gives(g.call(f"{op}.default", g.param(5), rows, shape=(5, "h")))
+    if kind == "columns":
+        return g.gives(g.call(f"{op}.default", rows, line(1, 0), shape=("h", "w")))
+    return g.gives(g.call(f"{op}.default", rows, line(0, 1), shape=("h", "h")))
 
 
 CASES: dict[str, Case] = {
