@@ -14,13 +14,15 @@ from contextlib import contextmanager
 
 from tvae.kernels.new_objects import look_through_new
 
-__all__ = ["collecting_later", "collecting_once", "collects_less", "work_begins"]
+__all__ = ["collecting_after_capture", "collecting_later", "collecting_once", "collects_less", "work_begins"]
 
 _STARTING, _WORKING = 500_000, 3_000
 """Objects after which the collector looks through the new ones: a large photo that failed may be among them, so that
 there are few while there is work."""
 _before: list[tuple[int, int, int]] = []
 """The thresholds that ``collects_less`` has changed."""
+_captured: list[bool] = []
+"""Has a capture been looked through?"""
 
 
 def collects_less() -> None:
@@ -60,3 +62,17 @@ def collecting_once() -> Iterator[None]:
     with collecting_later():
         yield
         look_through_new(enabled=enabled)
+
+
+@contextmanager
+def collecting_after_capture() -> Iterator[None]:
+    """It rests while a model is captured. At the end it looks through everything for the first capture of a process,
+    with which a hundred thousand objects come that stay, and through what is new for others. Left to itself it does so
+    in the middle, and may once more during one of the next dozen calls, for 0.4 s (H200). What a command captures
+    before its work begins is left alone."""
+    enabled = gc.isenabled() and not _before
+    with collecting_later():
+        yield
+        if enabled:
+            gc.collect(1 if _captured else 2)
+            _captured[:] = [True]

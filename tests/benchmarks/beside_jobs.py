@@ -6,6 +6,7 @@
   imports, loading and the first two calls, for ``photos``.
 - *engine*: pictures that are on the device already, over and over.
 - *calls*: ``TiledVAE.encode`` and diffusers' own call over ten sizes in turn.
+- *film*: the frames of a clip read as ``tvae encode`` reads them, or written as ``tvae decode`` writes them; no more.
 """
 
 from __future__ import annotations
@@ -132,6 +133,28 @@ def calls(request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def film(request: dict[str, Any]) -> dict[str, Any]:
+    """Seconds a frame: from the first to the last read, or from an open file to one that has its name."""
+    from tvae.pipeline.media import open_reader, open_writer
+
+    begin = time.perf_counter()
+    with open_reader(Path(request["film"])) as reader:
+        frames = []
+        for frame in reader:
+            frames.append(frame)
+            if len(frames) == 1:
+                begin = time.perf_counter()
+        seconds, count = time.perf_counter() - begin, len(frames) - 1
+        if request["side"] == "decode":
+            with open_writer(request["out"], reader.info.spec) as writer:
+                begin = time.perf_counter()
+                for frame in frames:
+                    writer.write(frame)
+                writer.commit()
+            seconds, count = time.perf_counter() - begin, len(frames)
+    return {"seconds": seconds / count}
+
+
 def _vae(diffusers: Any, request: dict[str, Any], device: torch.device, dtype: torch.dtype) -> Any:
     config = json.loads((Path(request["vae"]) / "config.json").read_text())
     return getattr(diffusers, config["_class_name"]).from_pretrained(request["vae"]).to(device, dtype).eval()
@@ -146,4 +169,5 @@ def _now(device: torch.device) -> float:
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
     with torch.no_grad():
-        print(json.dumps({"plain": plain, "engine": engine, "calls": calls}[asked["what"]](asked)), flush=True)
+        measures = {"plain": plain, "engine": engine, "calls": calls, "film": film}
+        print(json.dumps(measures[asked["what"]](asked)), flush=True)
