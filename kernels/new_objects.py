@@ -14,8 +14,7 @@ _MANY = 50_000
 """Objects: with more of them the collector has been told to come later, as by a command that is still starting."""
 
 
-def look_through_new(*, enabled: bool | None = None) -> None:
-    """What stays then counts as old. Who has switched the collector off keeps it off. enabled: was it on, before it was
-    switched off for a moment?"""
-    if (gc.isenabled() if enabled is None else enabled) and gc.get_count()[0] < _MANY:
+def look_through_new() -> None:
+    """What stays then counts as old. Who has switched the collector off keeps it off."""
+    if gc.isenabled() and gc.get_count()[0] < _MANY:
         gc.collect(1)

@@ -31,7 +31,6 @@ from tvae.pipeline.session.outputs.rebuilding import proposed, settled
 from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
 from tvae.pipeline.session.refusals import Refusals
 from tvae.pipeline.session.warmup import prepared
-from tvae.pipeline.settings.collector import collecting_after_capture
 from tvae.pipeline.settings.modes import of_the_process
 
 __all__ = ["Captured", "Captures", "Fits", "Written"]
@@ -126,10 +125,9 @@ class Captures:
                 found = self._serving(name, shapes, rows)
                 if found is not None:
                     return found
-            with collecting_after_capture():
-                plain, spec, touched = self._capture(inputs, call, frames)
-                if touched:  # by the model itself, or by another thread: then no second capture is like it
-                    self.torn = self._capture(inputs, call, frames)[0].to_json() != plain.to_json()
+            plain, spec, touched = self._capture(inputs, call, frames)
+            if touched:  # by the model itself, or by another thread: then no second capture is like it
+                self.torn = self._capture(inputs, call, frames)[0].to_json() != plain.to_json()
         self.torn |= not self._still()
         if not self.torn:
             store.save(plain, spec)

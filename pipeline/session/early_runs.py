@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tvae.kernels.new_objects import look_through_new
 from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.input_sums import start_of
@@ -24,7 +25,6 @@ from tvae.pipeline.session.prepared import NO_SINKS
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import PreparedWeights
-from tvae.pipeline.settings.collector import collecting_once
 
 __all__ = ["EarlyRuns"]
 
@@ -128,15 +128,17 @@ class EarlyRuns:
         self, key: Any, task: Task, start: torch.cuda.Event, inputs: Sequence[Tensor], call: Call
     ) -> Found | None:
         """Of a model that has changed since, a plan may be wrong in any way: what fails here is tried again when the
-        model has been looked at. Python's collector waits, for a tenth of the time until the device is at work is its:
-        a plan leaves thousands of objects, which stay. Left to itself it would take 6 ms more for every tenth size."""
+        model has been looked at. A plan leaves thousands of objects, which stay: left to itself, Python's collector
+        would look through those of ten sizes at once, for 6 ms."""
         if not self._weights.in_their_places():
             return None
-        with suppress(TvaeError, RuntimeError), self._settings(steps=False), collecting_once():
+        with suppress(TvaeError, RuntimeError), self._settings(steps=False):
             with self._weights.as_they_were():
                 ready = self._prepare(task, inputs, call)
             if ready is not None and ready.runner.repeats:
-                return self._begun(self._runs.put(key, ready), start, inputs)
+                found = self._begun(self._runs.put(key, ready), start, inputs)
+                look_through_new()
+                return found
         return None
 
     def _replayable(self, key: Any) -> Ready | None:

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, in a process of tvae's own, such as a command's, and for a moment in any.
+"""Python's collector of cycles, in a process of tvae's own, such as a command's.
 
 Half a million objects come with PyTorch and diffusers, and stay. The collector would look through them again and again
 while a process starts and works, which takes a third of a second each time. What is made later stays as well, mostly: a
@@ -12,17 +12,13 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tvae.kernels.new_objects import look_through_new
-
-__all__ = ["collecting_after_capture", "collecting_later", "collecting_once", "collects_less", "work_begins"]
+__all__ = ["collecting_later", "collects_less", "work_begins"]
 
 _STARTING, _WORKING = 500_000, 3_000
 """Objects after which the collector looks through the new ones: a large photo that failed may be among them, so that
 there are few while there is work."""
 _before: list[tuple[int, int, int]] = []
 """The thresholds that ``collects_less`` has changed."""
-_captured: list[bool] = []
-"""Has a capture been looked through?"""
 
 
 def collects_less() -> None:
@@ -44,7 +40,7 @@ def work_begins() -> None:
 @contextmanager
 def collecting_later() -> Iterator[Callable[[], None]]:
     """It rests until the function that is given is called, or the block is left: much is made there that stays, such as
-    a list of very many items, or a plan while a device waits. Who has switched it off keeps it off."""
+    a list of very many items. Who has switched it off keeps it off."""
     if not gc.isenabled():
         yield lambda: None
         return
@@ -53,26 +49,3 @@ def collecting_later() -> Iterator[Callable[[], None]]:
         yield gc.enable
     finally:
         gc.enable()
-
-
-@contextmanager
-def collecting_once() -> Iterator[None]:
-    """It rests in the block, and looks through what is new at its end."""
-    enabled = gc.isenabled()
-    with collecting_later():
-        yield
-        look_through_new(enabled=enabled)
-
-
-@contextmanager
-def collecting_after_capture() -> Iterator[None]:
-    """It rests while a model is captured. At the end it looks through everything for the first capture of a process,
-    with which a hundred thousand objects come that stay, and through what is new for others. Left to itself it does so
-    in the middle, and may once more during one of the next dozen calls, for 0.4 s (H200). What a command captures
-    before its work begins is left alone."""
-    enabled = gc.isenabled() and not _before
-    with collecting_later():
-        yield
-        if enabled:
-            gc.collect(1 if _captured else 2)
-            _captured[:] = [True]

@@ -11,22 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
-from torch import Tensor, nn
 
-from tvae.pipeline import TiledVAE
+from tvae.kernels.new_objects import look_through_new
 from tvae.pipeline.jobs.devices import worker
 from tvae.pipeline.jobs.devices.messages import Alive, Ready
-from tvae.pipeline.settings import collector
-from tvae.pipeline.settings.collector import (
-    _WORKING,
-    collecting_after_capture,
-    collecting_later,
-    collecting_once,
-    collects_less,
-    work_begins,
-)
+from tvae.pipeline.settings.collector import _WORKING, collecting_later, collects_less, work_begins
 
 
 def test_it_rests_until_it_is_called() -> None:
@@ -54,8 +44,8 @@ def test_who_has_switched_it_off_keeps_it_off() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_what_is_made_in_a_block_is_looked_through_once(enabled: bool) -> None:
-    """It was looked through at the end of the block, and once more with that of ten further blocks."""
+def test_what_is_new_is_looked_through_once(enabled: bool) -> None:
+    """It was looked through when it was made, and once more with what was made ten times."""
     times: list[int] = []
     gc.collect()
     gc.callbacks.append(lambda phase, told: times.append(told["generation"]) if phase == "start" else None)
@@ -64,10 +54,10 @@ def test_what_is_made_in_a_block_is_looked_through_once(enabled: bool) -> None:
     try:
         made = []
         for _ in range(12):
-            with collecting_once():
-                made.append([[n] for n in range(3000)])
+            made.append([[n] for n in range(3000)])
+            look_through_new()
         assert gc.isenabled() == enabled
-        assert times == ([1] * 12 if enabled else [])
+        assert [generation for generation in times if generation] == ([1] * 12 if enabled else [])
         old = {id(each) for each in gc.get_objects(2)}
         assert all(id(each) in old for each in made) == enabled
     finally:
@@ -82,71 +72,13 @@ def test_who_has_told_it_to_come_later_is_left_alone() -> None:
     collects_less()
     try:
         imported = [[n] for n in range(60_000)]
-        with collecting_once():
-            pass
+        look_through_new()
         assert len(gc.get_objects(0)) > len(imported) // 2
     finally:
         work_begins()
         gc.set_threshold(*thresholds)
         if not frozen:
             gc.unfreeze()
-
-
-def test_a_block_that_fails_is_left_at_once() -> None:
-    with pytest.raises(ValueError, match="a"), collecting_once():
-        raise ValueError("a")
-    assert gc.isenabled()
-
-
-class Blurred(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4)
-
-    def encode(self, x: Tensor) -> Tensor:
-        found: Tensor = self.norm(self.layer(x))
-        return found
-
-    decode = encode
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_captures_are_looked_through_at_their_end(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that a process has, the first time: some later call would have waited for that."""
-    monkeypatch.setattr(collector, "_captured", [])
-    times: list[int] = []
-    if not enabled:
-        gc.disable()
-    gc.callbacks.append(lambda phase, told: times.append(told["generation"]) if phase == "start" else None)
-    try:
-        for _ in range(3):
-            with collecting_after_capture():
-                made = [[n] for n in range(30_000)]
-        assert gc.isenabled() == enabled
-        assert len(made) == 30_000
-        assert times == ([2, 1, 1] if enabled else [])
-    finally:
-        gc.callbacks.pop()
-        gc.enable()
-
-
-@pytest.mark.long
-def test_a_model_is_captured_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither then, nor for the sizes that come next, is everything looked through."""
-    monkeypatch.setattr(collector, "_captured", [])
-    gc.collect()
-    times: list[int] = []
-    gc.callbacks.append(lambda phase, told: times.append(told["generation"]) if phase == "start" else None)
-    try:
-        vae = TiledVAE(Blurred())
-        vae.encode(torch.zeros(1, 3, 32, 32))
-        first = len(times)
-        for n in range(14):
-            vae.encode(torch.zeros(1, 3, 32 + 8 * n, 40))
-    finally:
-        gc.callbacks.pop()
-    assert times[:first].count(2) == 1
-    assert 2 not in times[first:]
 
 
 @pytest.fixture
