@@ -10,6 +10,9 @@ def program() -> None:
     """A command, and then the end of the process. Ctrl-C while its modules are loaded ends it without a traceback, and
     so does one that comes again while it ends."""
     try:
+        from tvae.cli.dropped_signals import come_again
+
+        come_again()
         from tvae.cli.app import main
         from tvae.pipeline.settings.leaving import leaving
 

@@ -14,7 +14,7 @@ from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import MediaInfo, Reader
-from tvae.pipeline.media.truncation import is_cut_animation, lacks_its_end, missing_bytes
+from tvae.pipeline.media.truncation import broken_animation, is_cut_animation, lacks_its_end, missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
 
 __all__ = ["check_file", "count_frames", "open_reader", "probe"]
@@ -61,6 +61,7 @@ def open_reader(
         if _is_image(file, max_pixels, first=first):
             return ImageReader(file, max_pixels, hold, memory, alpha=alpha, decoder=decoder)
         early = _early_end(file)
+        _check_animation(file)
     reader = VideoReader(path, max_pixels, memory, on_size, quick=quick)
     if early is not None:
         reader.warnings.append(f"{early}; its end may be missing")
@@ -105,6 +106,16 @@ def _is_image(opened: Opened, max_pixels: int, *, first: bool = False) -> bool:
     if is_cut_animation(opened):
         raise InputError(f"{path}: is cut off, the end of the animation is missing; fetch it again")
     return False
+
+
+def _check_animation(opened: Opened) -> None:
+    """It reads the whole file."""
+    try:
+        broken = broken_animation(opened)
+    except OSError as error:
+        raise _unreadable(opened.path, error) from error
+    if broken is not None:
+        raise InputError(f"{opened.path}: the animation is damaged ({broken}); fetch it again or convert it to a video")
 
 
 def _early_end(opened: Opened) -> str | None:

@@ -1,18 +1,20 @@
-"""Whether a file is shorter than its own headers say: found at once, without decoding."""
+"""Whether a file is shorter than its own headers say, or an animation damaged: found without decoding."""
 
 from __future__ import annotations
 
 import os
+import zlib
 from typing import BinaryIO
 
 from tvae.pipeline.media.opened import Opened
 
-__all__ = ["is_cut_animation", "lacks_its_end", "missing_bytes"]
+__all__ = ["broken_animation", "is_cut_animation", "lacks_its_end", "missing_bytes"]
 
 _ESSENTIAL_BOXES = {b"mdat", b"moov", b"moof"}
 _QOI_MAGIC, _QOI_END = b"qoif", b"\0" * 7 + b"\1"
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _GIF_MAGICS = b"GIF87a", b"GIF89a"
+_NO_BLOCK = bytes(n for n in range(256) if n not in b"!,;")
 _EBML_HEADER, _EBML_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
 
@@ -48,7 +50,21 @@ def is_cut_animation(opened: Opened) -> bool:
     magic = file.read(8)
     if magic == _PNG_MAGIC:
         return _png_is_cut(file, opened.length)
-    return magic[:6] in _GIF_MAGICS and _gif_is_cut(file, opened.length)
+    return magic[:6] in _GIF_MAGICS and _gif_end(file, opened.length) > opened.length
+
+
+def broken_animation(opened: Opened) -> str | None:
+    """What is wrong inside of a GIF or a PNG that is not cut off; None where nothing is seen. FFmpeg looks at no
+    checksum of a PNG, and takes bytes between the blocks of a GIF for its end: it gives other pictures or fewer, in
+    silence."""
+    file = opened.file
+    file.seek(0)
+    magic = file.read(8)
+    if magic == _PNG_MAGIC:
+        return _wrong_chunk(file, opened.length)
+    if magic[:6] in _GIF_MAGICS and (at := _stray_bytes(file, opened.length)) is not None:
+        return f"byte {at} belongs to no block"
+    return None
 
 
 def _png_is_cut(file: BinaryIO, length: int) -> bool:
@@ -63,8 +79,35 @@ def _png_is_cut(file: BinaryIO, length: int) -> bool:
     return at > length
 
 
-def _gif_is_cut(file: BinaryIO, length: int) -> bool:
-    """GIF89a: a screen, then extensions (!), pictures (,) and the mark at the end (;)."""
+def _wrong_chunk(file: BinaryIO, length: int) -> str | None:
+    """PNG, 5.3: the checksum is of the type and the data."""
+    file.seek(len(_PNG_MAGIC))
+    while file.tell() < length:
+        left, kind = int.from_bytes(file.read(4), "big"), file.read(4)
+        found = zlib.crc32(kind)
+        while left > 0 and (piece := file.read(min(left, 1 << 20))):
+            found, left = zlib.crc32(piece, found), left - len(piece)
+        if found != int.from_bytes(file.read(4), "big"):
+            return f"wrong checksum of its chunk {kind.decode('ascii', 'replace')!r}"
+        if kind == b"IEND":
+            break
+    return None
+
+
+def _stray_bytes(file: BinaryIO, length: int) -> int | None:
+    """Where bytes of no block begin, if another block comes after them."""
+    at = _gif_end(file, length)
+    file.seek(at)
+    if at < length and file.read(1) != b";":
+        while piece := file.read(1 << 16):
+            if rest := piece.lstrip(_NO_BLOCK):
+                return None if rest[:1] == b";" else at
+    return None
+
+
+def _gif_end(file: BinaryIO, length: int) -> int:
+    """Where the last block ends; beyond ``length`` where one is cut off. GIF89a: a screen, then extensions (!),
+    pictures (,) and the mark at the end (;)."""
     file.seek(6)
     at = 13 + _palette(file.read(5)[4:])
     while at < length:
@@ -75,15 +118,15 @@ def _gif_is_cut(file: BinaryIO, length: int) -> bool:
         elif kind == b",":
             at += 11 + _palette(file.read(9)[8:])
         else:
-            return False
+            return at
         size = 1
         while size:  # of blocks, until an empty one
             file.seek(at)
             if not (begin := file.read(1)):
-                return True
+                return length + 1
             size = begin[0]
             at += 1 + size
-    return at > length
+    return at
 
 
 def _palette(flags: bytes) -> int:

@@ -118,3 +118,32 @@ def test_a_second_signal_ends_what_is_ending(number: signal.Signals, error: str)
     _, said = process.communicate(timeout=20)
     assert process.returncode == -number
     assert said in ("tvae: interrupted\n", "tvae: terminated\n")
+
+
+DROPPED = """
+import signal, sys, time, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import tvae.cli.reporting
+class Thing:
+    pass
+def dropping(_text):
+    things = [Thing() for _ in range(3)]
+    kept = [weakref.ref(one, lambda _: signal.raise_signal(signal.{name})) for one in things]
+    things.clear()
+    time.sleep(30)
+tvae.cli.reporting.tell = dropping
+sys.argv = ["tvae", "models"]
+from tvae.cli.__main__ import program
+program()
+"""
+
+
+@pytest.mark.long
+@POSIX
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_what_drops_errors_is_not_lost(number: signal.Signals, code: int) -> None:
+    """Python raises it in a callback of a weak reference, and drops what is raised there."""
+    command = [sys.executable, "-c", DROPPED.format(name=number.name)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert process.returncode in (code, -number)
+    assert process.stderr in ("tvae: interrupted\n", "tvae: terminated\n")

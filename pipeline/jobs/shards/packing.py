@@ -200,9 +200,9 @@ class Packing:
             raise write_error(self._root, error) from error
 
     def _write_index(self) -> None:
-        """Of all shards. `OSError`."""
+        """Of all shards; none where there are none, since no record would say that it is tvae's. `OSError`."""
         form = self._standing.form
-        if form.index is None or form.index_name is None:
+        if form.index is None or form.index_name is None or not self._standing.shards:
             return
         listed = [self._standing.shards[file] for file in sorted(self._standing.shards)]
         content = form.index([(one.file, one.size, one.samples, one.settings) for one in listed])

@@ -68,6 +68,41 @@ def test_a_cut_off_animation(suffix: str, lacked: int, tmp_path: Path) -> None:
         open_reader(cut, first=True).close()  # of a first picture nothing is missing
 
 
+def animation(path: Path) -> bytes:
+    noise = np.random.default_rng(1).integers(0, 256, (3, 24, 24, 3), np.uint8)
+    first, *more = [Image.fromarray(pixels) for pixels in noise]
+    first.save(path, save_all=True, append_images=more, duration=40)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", [b"acTL", b"fcTL", b"IDAT", b"fdAT"])
+def test_an_animated_png_with_a_damaged_chunk(kind: bytes, tmp_path: Path) -> None:
+    """FFmpeg gives other pictures, or fewer, and no error."""
+    path = tmp_path / "a.png"
+    data = animation(path)
+    begin = data.rindex(kind)
+    for at in range(begin - 1, begin + 12):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x15]) + data[at + 1 :])
+        with pytest.raises(InputError, match=r"animation is damaged \(wrong checksum|is cut off|image is damaged"):
+            open_reader(path).close()
+    path.write_bytes(data + b"added")
+    assert count_frames(path) == 3
+
+
+@pytest.mark.parametrize("added", [b"\0", b"xx", b"\0" * 70_000])
+def test_bytes_between_the_blocks_of_a_gif(added: bytes, tmp_path: Path) -> None:
+    """FFmpeg gives what comes before them, and no error."""
+    path = tmp_path / "a.gif"
+    data = animation(path)
+    for block in (b"!\xf9\x04", b","):
+        at = data.rindex(block) if block != b"," else data.rindex(b"!\xf9\x04") + 8
+        path.write_bytes(data[:at] + added + data[at:])
+        with pytest.raises(InputError, match=rf"the animation is damaged \(byte {at} belongs to no block\)"):
+            open_reader(path)
+    path.write_bytes(data[:-1] + added + data[-1:])
+    assert count_frames(path) == 3
+
+
 def test_what_is_no_picture_is_not_called_large(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_text("hello")
     with pytest.raises(InputError, match=r"is no image that can be read, or is too large \(frames of more than 1 mega"):

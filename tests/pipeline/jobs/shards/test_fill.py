@@ -180,6 +180,26 @@ def test_files_of_the_user_are_left_alone(fill: Any, photos: Any, tmp_path: Path
     assert mine.with_name("index.json").read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("trainer", ["mds", "webdataset"])
+@pytest.mark.parametrize("stood", [False, True])
+def test_a_run_of_which_all_failed_is_begun_again(
+    stood: bool, trainer: str, fill: Any, photos: Any, tmp_path: Path
+) -> None:
+    folder, out = photos(2), tmp_path / "out"
+    whole = {path: path.read_bytes() for path in folder.glob("*.png")}
+    if stood:
+        fill(trainer=trainer)
+    for path in whole:
+        path.write_bytes(b"")
+    assert of(fill(trainer=trainer), ItemFailed) == [0, 1]
+    assert not out.is_dir() or {path.name for path in out.iterdir()} <= {".tvae-shards"}
+    assert of(fill(trainer=trainer), ItemFailed) == [0, 1]
+    for path, content in whole.items():
+        path.write_bytes(content)
+    assert of(fill(trainer=trainer), ItemDone) == [0, 1]
+    assert (out / "index.json").is_file() == (trainer == "mds")
+
+
 def test_keys_that_would_be_the_same_are_refused(fill: Any, photos: Any, tmp_path: Path) -> None:
     photos(1)
     photo(tmp_path / "in" / "000.jpg.png", 1)
