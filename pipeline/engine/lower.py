@@ -16,6 +16,7 @@ from tvae.pipeline.engine.ir.graph import Constant, Graph, Node, Ref
 from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
+from tvae.pipeline.engine.rules.antialias import ANTIALIASED, check_columns
 from tvae.pipeline.engine.rules.born import born_whole, divided_again
 from tvae.pipeline.engine.rules.context import no_demand
 from tvae.pipeline.engine.rules.node_call import draws
@@ -78,6 +79,8 @@ def lower(
         elif node.is_tuple and node.op in SPLITS:
             continue  # lowered where one of its results is taken
         else:
+            if node.op in ANTIALIASED:
+                check_columns(ctx, node)
             told = len(whole)
             try:
                 op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)

@@ -17,12 +17,25 @@ from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.interpolate import Taps, along_rows, cubic_far, cubic_near
 from tvae.pipeline.engine.rules.registry import NoRule, rule
+from tvae.pipeline.errors import UnsupportedOp
 
+__all__ = ["ANTIALIASED", "check_columns"]
+
+ANTIALIASED = ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 _CUBIC = -0.5
 """The parameter of PyTorch's cubic filter with antialiasing, which is not that without."""
 
 
-@rule("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", born=True)
+def check_columns(ctx: Context, node: Node) -> None:
+    """Refuses what has no numbers of its own: those that PyTorch gives for a single column depend on the layout in
+    memory, and are of other pixels in the most common one. Raises UnsupportedOp, whole or not."""
+    shape = ctx.shape(node.meta)
+    if ctx.device.type == "cpu" and shape[3] == 1 < shape[2] != ctx.op(node.args[0]).shape[2]:
+        why = "on a CPU PyTorch gives wrong numbers for a single column with antialiasing (a wider picture works)"
+        raise UnsupportedOp(node.target, node.module, why, whole=False)
+
+
+@rule(*ANTIALIASED, born=True)
 def antialiased(ctx: Context, node: Node) -> Op:
     """Linear and cubic interpolation with antialiasing, to any size."""
     axis = ctx.op(node.args[0]).axis

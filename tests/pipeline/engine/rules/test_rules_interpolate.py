@@ -18,6 +18,7 @@ from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.run.execute import execute
+from tvae.pipeline.errors import UnsupportedOp
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 RATIOS = [Fraction(n, 4) for n in (2, 3, 4, 5, 6, 8, 9, 16)]
@@ -145,3 +146,17 @@ def antialiased_across(g: OneOp) -> Ref:
 )
 def test_what_it_does_not_cover_is_refused(why: str, build: Build) -> None:
     refused_and_exact(why, build)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("op", ["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"])
+def test_a_single_column_has_no_numbers_of_its_own(op: str, whole: bool) -> None:
+    """PyTorch's depend on the layout in memory there, so running it whole would not help. As many rows are fine."""
+    g = OneOp(7, 3)
+    g.gives(g.call(f"{op}.vec", image(g), [Size("2*h"), 1], False, None, shape=(2, 4, "2*h", 1)))
+    with pytest.raises(UnsupportedOp, match="single column") as caught:
+        lower(g.graph, g.sizes, CPU, allow_whole=whole)
+    assert "allow_whole" not in str(caught.value)
+    same = OneOp(7, 3)
+    same.gives(same.call(f"{op}.vec", image(same), [Size("h"), 1], False, None, shape=(2, 4, "h", 1)))
+    execute_strips(lower(same.graph, same.sizes, CPU), same, 2)
