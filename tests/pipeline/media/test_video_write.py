@@ -33,6 +33,20 @@ def write(
     return writer.warnings
 
 
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4", "libvpx-vp9"])
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_films_of_few_pictures(codec: str, frames: int, tmp_path: Path) -> None:
+    """x265 says of one or two pictures that they are decoded at a time that it has not set."""
+    pts = [12800 * number for number in range(frames)]
+    enc = {"x265-params": "log-level=error"} if codec == "libx265" else {}
+    for number in range(3):
+        path = tmp_path / f"{number}.mp4"
+        options = WriteOptions(codec=codec, enc=enc)
+        assert write(path, pts, Fraction(1, 12800), options, last=12800, width=128, height=96) == []
+        with open_reader(path) as reader:
+            assert [(frame.pts, frame.duration) for frame in reader] == [(value, 12800) for value in pts]
+
+
 @pytest.mark.parametrize(
     "time_base",
     [
