@@ -198,6 +198,13 @@ def test_wrong_options_are_told_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("codec", ["libvpx", "libvpx-vp9", "libsvtav1"])
+def test_what_mov_does_not_hold_is_told_before_any_work(codec: str) -> None:
+    """FFmpeg knows it when the file's head is written, after the encoder has been set up."""
+    with pytest.raises(UsageError, match=f"mov files cannot hold {codec}; choose another --codec or suffix"):
+        check_write_options(".mov", WriteOptions(codec=codec))
+
+
 @pytest.mark.parametrize(
     ("suffix", "options"),
     [
