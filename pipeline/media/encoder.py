@@ -29,6 +29,10 @@ WITHOUT_AVX512 = "asm=MMX2,SSE2,SSSE3,SSE4.2,AVX,FMA3,BMI2,AVX2"
 """All that a processor with AVX-512 has, but that. With it x264's lookahead reads memory that it has not written, where
 a picture is no multiple of 128 wide: the same frames gave another film each time."""
 
+_LEAST_FOR_X265 = 64
+"""Pixels a side. Of 40x32, 48x32 or 48x64, x265 4 writes over memory that is not its own: the process crashes then or
+later."""
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -100,6 +104,11 @@ def _open(
     rate: Fraction,
 ) -> Encoder:
     name = context.name
+    if name == "libx265" and min(like.width, like.height) < _LEAST_FOR_X265:
+        raise UsageError(
+            f"encoder libx265 may crash on {like.width}x{like.height}, it takes {_LEAST_FOR_X265} pixels a side; "
+            "choose another --codec"
+        )
     facts = ENCODERS.get(name, EncoderFacts())
     pix_fmt = _pixel_format(name, options.pix_fmt, like)
     colour = _told(name, target, storable(like.colour, options.colour, like.width, like.height, pix_fmt), options)

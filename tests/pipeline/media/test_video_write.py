@@ -47,6 +47,16 @@ def test_films_of_few_pictures(codec: str, frames: int, tmp_path: Path) -> None:
             assert [(frame.pts, frame.duration) for frame in reader] == [(value, 12800) for value in pts]
 
 
+@pytest.mark.parametrize("size", [(40, 32), (48, 64), (64, 48)])
+def test_small_pictures_through_x265(size: tuple[int, int], tmp_path: Path) -> None:
+    """It writes over other memory, and this process would crash."""
+    with pytest.raises(UsageError, match=f"libx265 may crash on {size[0]}x{size[1]}, it takes 64 pixels a side"):
+        write(
+            tmp_path / "a.mp4", [0, 1, 2], Fraction(1, 25), WriteOptions(codec="libx265"), width=size[0], height=size[1]
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "time_base",
     [
