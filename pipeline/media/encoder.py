@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import av
@@ -29,6 +29,10 @@ WITHOUT_AVX512 = "asm=MMX2,SSE2,SSSE3,SSE4.2,AVX,FMA3,BMI2,AVX2"
 """All that a processor with AVX-512 has, but that. With it x264's lookahead reads memory that it has not written, where
 a picture is no multiple of 128 wide: the same frames gave another film each time."""
 
+_LEAST_FOR_X265 = 64
+"""Pixels a side. Of 40x32, 48x32 or 48x64, x265 4 writes over memory that is not its own: the process crashes then or
+later."""
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -48,6 +52,11 @@ def check_encoder(target: VideoFormat, options: WriteOptions) -> None:
     container = av.open(io.BytesIO(), "w", format=target.name)
     like = PictureSpec(256, 256, Fraction(1, 30000), Fraction(30))
     add_encoder(container, target, like, options, Fraction(1, 30000), Fraction(30))
+    try:
+        container.start_encoding()
+    except (av.error.FFmpegError, ValueError) as error:
+        name = _codec_name(target, options.codec)
+        raise UsageError(f"{target.name} files cannot hold {name}; choose another --codec or suffix") from error
 
 
 def add_encoder(
@@ -95,9 +104,14 @@ def _open(
     rate: Fraction,
 ) -> Encoder:
     name = context.name
+    if name == "libx265" and min(like.width, like.height) < _LEAST_FOR_X265:
+        raise UsageError(
+            f"encoder libx265 may crash on {like.width}x{like.height}, it takes {_LEAST_FOR_X265} pixels a side; "
+            "choose another --codec"
+        )
     facts = ENCODERS.get(name, EncoderFacts())
     pix_fmt = _pixel_format(name, options.pix_fmt, like)
-    colour = storable(like.colour, options.colour, like.width, like.height, pix_fmt)
+    colour = _told(name, target, storable(like.colour, options.colour, like.width, like.height, pix_fmt), options)
     settings = _settings(name, options)
     context.options.update(settings)
     context.pix_fmt = pix_fmt
@@ -146,6 +160,26 @@ def _pixel_format(codec: str, wanted: str | None, like: PictureSpec) -> str:
     if known and wanted not in known:
         raise UsageError(f"encoder {codec} does not take --pix-fmt {wanted}; it takes {', '.join(known)}")
     return wanted
+
+
+def _told(name: str, target: VideoFormat, colour: Colour, options: WriteOptions) -> Colour:
+    """The colour, but for a range or a matrix that readers of the file would not learn of: one that they take it for.
+    Raises UsageError where the other was asked for."""
+    facts, asked = ENCODERS.get(name, EncoderFacts()), options.colour or Colour()
+    if colour.matrix == "gbr":
+        return colour
+    told = replace(
+        colour,
+        matrix=facts.matrix or colour.matrix,
+        range="tv" if target.name in facts.limited_in else colour.range,
+    )
+    for wanted, kept in ((asked.matrix, told.matrix), (asked.range, told.range)):
+        if wanted is not None and wanted != kept:
+            raise UsageError(
+                f"{name} in {target.name} files cannot tell --color {wanted}, readers would take it for {kept}; "
+                "change --color or --codec"
+            )
+    return told
 
 
 def _has_avx512() -> bool:

@@ -105,7 +105,13 @@ class EncoderFacts:
     """For encoders that know a bit rate only."""
     iso_tag: str | None = None
     """In place of FFmpeg's own in formats that are ``iso``."""
+    limited_in: tuple[str, ...] = ()
+    """FFmpeg's names of the formats in which nothing tells full range, so that readers take limited."""
+    matrix: str | None = None
+    """The only one that decoders take its pictures to have."""
 
+
+_PRORES_IN = ("mp4", "mov", "matroska")
 
 ENCODERS: Mapping[str, EncoderFacts] = {
     "libx264": EncoderFacts(("crf", 18)),
@@ -118,7 +124,11 @@ ENCODERS: Mapping[str, EncoderFacts] = {
     "hevc_nvenc": EncoderFacts(("cq", 21), iso_tag="hvc1"),
     "av1_nvenc": EncoderFacts(("cq", 25)),
     "libopenh264": EncoderFacts(bits_per_pixel=0.25),
-    "mpeg4": EncoderFacts(bits_per_pixel=0.25),
+    "mpeg4": EncoderFacts(bits_per_pixel=0.25, limited_in=("mov",)),
+    "libvpx": EncoderFacts(limited_in=("matroska", "webm"), matrix="smpte170m"),
+    "prores": EncoderFacts(limited_in=_PRORES_IN),
+    "prores_aw": EncoderFacts(limited_in=_PRORES_IN),
+    "prores_ks": EncoderFacts(limited_in=_PRORES_IN),
 }
 
 ASPECT_IN_BITSTREAM = ("h264", "hevc", "mpeg4")

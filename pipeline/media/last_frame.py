@@ -55,23 +55,44 @@ class TrackEnd:
         self._held: Packet | None = None
         self._first: tuple[int, int] | None = None
         self._end = 0
+        self._last_shown: list[int] = []
+        """When the picture shown last is shown and decoded, and when the one after it is decoded, if there is one."""
 
     def passed(self, packet: Packet) -> Packet | None:
         """The packet before this one."""
         assert packet.pts is not None
+        decoded = packet.pts if packet.dts is None else packet.dts
         if self._first is None:
-            self._first = packet.pts, packet.pts if packet.dts is None else packet.dts
+            self._first = packet.pts, decoded
+        if not self._last_shown or packet.pts > self._last_shown[0]:
+            self._last_shown = [packet.pts, decoded]
+        elif len(self._last_shown) == 2:
+            self._last_shown.append(decoded)
         self._end = max(self._end, packet.pts + (packet.duration or 0))
         held, self._held = self._held, packet
         return held
 
     def last(self) -> Packet | None:
-        """The last packet, with what is left of the track as its length. At a steady rate it has that already."""
+        """The last packet, with what is left of the track as its length. At a steady rate it has that already.
+
+        The samples have to reach as far as the pictures, or demuxers believe the earlier end. The picture shown last
+        has in a demuxer the time until the next is decoded: where that is too long, the samples go beyond the end, and
+        that of the film's head is believed.
+        """
         held, self._held = self._held, None
-        if held is None or held.pts is None or held.dts is None or self._first is None:
+        if held is None or held.pts is None or held.dts is None or self._first is None or len(self._last_shown) < 3:
             return held
         first_shown, first_decoded = self._first
-        steady = self._end - first_shown - (held.dts - first_decoded) == held.duration
-        if not steady and held.pts + (held.duration or 0) < self._end:
-            held.duration = self._end - held.pts
+        shown, decoded, next_decoded = self._last_shown
+        delay, left = first_shown - first_decoded, self._end - shown
+        steady = self._end - delay - held.dts == held.duration
+        if steady and next_decoded - decoded <= left:
+            return held
+        after_shown = next_decoded == held.dts
+        held.dts = max(held.dts, held.pts - delay)
+        if after_shown:
+            next_decoded = held.dts
+        if next_decoded - decoded > left and held.dts == held.pts - delay:
+            held.dts += 1
+        held.duration = self._end - held.pts
         return held

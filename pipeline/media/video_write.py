@@ -15,6 +15,9 @@ from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 
 __all__ = ["VideoWriter"]
 
+_NEVER_REORDERED = 2
+"""Pictures of a film. x265 has not set when they are decoded: any number may come, another each time."""
+
 
 class VideoWriter:
     """Encodes to a temporary file beside ``path``; commit() gives it its name.
@@ -47,6 +50,8 @@ class VideoWriter:
         if not self._clock.count:
             raise InputError(f"{self.path}: there are no frames to write; check the input")
         for packet in self._encoder.finish():
+            if self._clock.count <= _NEVER_REORDERED:
+                packet.dts = packet.pts
             self._film.mux(packet)
         self._film.finish()
 

@@ -168,3 +168,39 @@ def test_color_flag() -> None:
     for wrong in ("srgb", "bt709:full", "keep:tv", ""):
         with pytest.raises(UsageError, match="unknown colour"):
             parse_colour(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.mov", "mpeg4"),
+        ("a.mp4", "mpeg4"),
+        ("a.mov", "prores_ks"),
+        ("a.mkv", "prores_ks"),
+        ("a.webm", "libvpx"),
+        ("a.mkv", "libvpx"),
+        ("a.mov", "libx264"),
+    ],
+)
+@pytest.mark.parametrize("value_range", ["tv", "pc"])
+def test_what_a_file_cannot_tell_is_not_written(name: str, codec: str, value_range: str, tmp_path: Path) -> None:
+    """Full range in ProRes, and in MOV's MPEG-4, and other matrices than that of BT.601 in VP8, were read as others."""
+    like = PictureSpec(64, 64, Fraction(1, 25), Fraction(25), colour=Colour("bt709", value_range))
+    picture = np.full((64, 64, 3), (200, 60, 40), np.uint8)
+    with open_writer(tmp_path / name, like, WriteOptions(codec=codec)) as writer:
+        writer.write(Frame(picture, 0, 1))
+        writer.commit()
+    with open_reader(tmp_path / name) as reader:
+        (frame,) = reader
+    assert np.abs(frame.rgb.astype(int) - picture).mean() < 4
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "colour"),
+    [("a.mov", "mpeg4", "bt709:pc"), ("a.mkv", "prores_ks", "bt601:pc"), ("a.webm", "libvpx", "bt709")],
+)
+def test_asked_for_it_is_refused(name: str, codec: str, colour: str, tmp_path: Path) -> None:
+    like = PictureSpec(64, 64, Fraction(1, 25), Fraction(25))
+    with pytest.raises(UsageError, match="readers would take it for"):
+        open_writer(tmp_path / name, like, WriteOptions(codec=codec, colour=parse_colour(colour)))
+    assert list(tmp_path.iterdir()) == []

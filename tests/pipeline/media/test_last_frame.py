@@ -76,6 +76,21 @@ def test_a_short_one_after_a_long_one(tmp_path: Path) -> None:
     assert lengths(path) == [(0, 300), (300, 10), (310, 10), (320, 10)]
 
 
+@pytest.mark.parametrize(
+    ("times", "last"), [([0, 4, 8, 12, 15, 115, 119], 1), ([0, 3, 23, 123, 223], 4), ([0, 4, 104, 204], 4)]
+)
+@pytest.mark.parametrize("suffix", [".mp4", ".mov"])
+def test_the_last_pictures_are_further_apart_than_the_first(
+    times: list[int], last: int, suffix: str, tmp_path: Path
+) -> None:
+    """They wait longer for being shown, and the samples would end before the pictures do."""
+    path = write(tmp_path / f"a{suffix}", times, last)
+    assert reordered(path)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].duration == times[-1] + last
+    assert lengths(path)[-1] == (times[-1], last)
+
+
 def test_at_a_steady_rate_all_samples_are_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", [0, 4, 8, 12], 4)
     assert reordered(path)

@@ -33,6 +33,30 @@ def write(
     return writer.warnings
 
 
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4", "libvpx-vp9"])
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_films_of_few_pictures(codec: str, frames: int, tmp_path: Path) -> None:
+    """x265 says of one or two pictures that they are decoded at a time that it has not set."""
+    pts = [12800 * number for number in range(frames)]
+    enc = {"x265-params": "log-level=error"} if codec == "libx265" else {}
+    for number in range(3):
+        path = tmp_path / f"{number}.mp4"
+        options = WriteOptions(codec=codec, enc=enc)
+        assert write(path, pts, Fraction(1, 12800), options, last=12800, width=128, height=96) == []
+        with open_reader(path) as reader:
+            assert [(frame.pts, frame.duration) for frame in reader] == [(value, 12800) for value in pts]
+
+
+@pytest.mark.parametrize("size", [(40, 32), (48, 64), (64, 48)])
+def test_small_pictures_through_x265(size: tuple[int, int], tmp_path: Path) -> None:
+    """It writes over other memory, and this process would crash."""
+    with pytest.raises(UsageError, match=f"libx265 may crash on {size[0]}x{size[1]}, it takes 64 pixels a side"):
+        write(
+            tmp_path / "a.mp4", [0, 1, 2], Fraction(1, 25), WriteOptions(codec="libx265"), width=size[0], height=size[1]
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "time_base",
     [
@@ -182,6 +206,13 @@ def test_wrong_options_are_told_before_any_work(
     with pytest.raises(UsageError, match=message):
         write(tmp_path / f"a{suffix}", [0], Fraction(1, 25), options)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("codec", ["libvpx", "libvpx-vp9", "libsvtav1"])
+def test_what_mov_does_not_hold_is_told_before_any_work(codec: str) -> None:
+    """FFmpeg knows it when the file's head is written, after the encoder has been set up."""
+    with pytest.raises(UsageError, match=f"mov files cannot hold {codec}; choose another --codec or suffix"):
+        check_write_options(".mov", WriteOptions(codec=codec))
 
 
 @pytest.mark.parametrize(
