@@ -26,6 +26,7 @@ from tvae.pipeline.media.image_memory import reading_takes
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.orientation import UPRIGHT, from_exif
+from tvae.pipeline.media.png_colour import unlike_srgb
 from tvae.pipeline.media.png_rows import ends_black, holds_all_rows
 from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, MediaInfo
@@ -160,6 +161,8 @@ class ImageReader(StillReader):
         if _format_of(image).several != "main" and _pictures(image, self._path) > 1:
             self.warnings.append("holds several pictures; the first one was read")
         profile = image.info.get("icc_profile") if self._decoder is None else None
+        if image.format == PNG.name and profile is None and self._decoder is None and (other := unlike_srgb(file)):
+            self.warnings.append(f"its colours are not sRGB ({other}); read as if they were")
         if self._decoder == "pillow" and differs(image):
             self.warnings.append(MISSING)
         turned = False
