@@ -9,6 +9,7 @@ from dataclasses import replace as replaced
 from tvae.pipeline.batch.check import VERIFY, CheckStep, run_check
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.options import Options
+from tvae.pipeline.batch.outputs_of_steps import OutputsOfSteps
 from tvae.pipeline.batch.results import StepResult, TooManyFailures
 from tvae.pipeline.batch.step_run import StepRun
 from tvae.pipeline.batch.to_come import without_what_is_to_come
@@ -35,7 +36,7 @@ def run_batch(
     """
     check_shared(steps, options)
     results = [] if results is None else results
-    opened = OpenVaes()
+    opened, written = OpenVaes(), OutputsOfSteps(_computing(steps))
     made: set[str] = set()
     for number, step in enumerate(steps):
         if isinstance(step, CheckStep):
@@ -53,7 +54,7 @@ def run_batch(
             continue
         begin = time.monotonic()
         try:
-            StepRun(here, options, on_event, sleep, results, opened).run()
+            StepRun(here, options, on_event, sleep, results, opened, written).run()
         except TooManyFailures:
             break
         finally:

@@ -11,6 +11,7 @@ from typing import Any
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.options import Options
+from tvae.pipeline.batch.outputs_of_steps import OutputsOfSteps
 from tvae.pipeline.batch.recorded import record
 from tvae.pipeline.batch.results import StepResult, TooManyFailures
 from tvae.pipeline.batch.retries import waits
@@ -43,9 +44,10 @@ class StepRun:
         sleep: Callable[[float], None],
         results: Sequence[StepResult],
         opened: OpenVaes,
+        written: OutputsOfSteps,
     ) -> None:
         self._step, self._options, self._on_event, self._sleep = step, options, on_event, sleep
-        self._result, self._results, self._opened = results[-1], results, opened
+        self._result, self._results, self._opened, self._written = results[-1], results, opened, written
         self._notices: dict[int, list[str]] = {}
         self._manifest: Manifest | None = None
         self._settled: Settled | None = None
@@ -64,6 +66,7 @@ class StepRun:
     def _all(self) -> None:
         whole = self._listing(self._here.job)
         self._items = whole.items
+        self._written.take(self._step, self._items)
         if self._uploads is not None:
             self._uploads.begin(self._items)
         groups: dict[tuple[int, ...], Sequence[Item]] = {(): whole.items} if self._all_alike() else self._groups()

@@ -1,0 +1,60 @@
+"""What the steps of one job write: no two of them the same output, or one would replace the other's in every run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tvae.pipeline.batch.job_file import Step
+from tvae.pipeline.batch.seen import Seen
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.stores import is_url
+
+__all__ = ["OutputsOfSteps"]
+
+
+class OutputsOfSteps:
+    """Of the steps whose folders are one, or lie in one another. Caches are left out: what several steps put into one
+    has names of its own, and a record in common."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        folders = [folder for step in steps if (folder := _folder(step)) is not None]
+        self._shared = {
+            one for n, one in enumerate(folders) if any(_meet(one, other) for other in folders[:n] + folders[n + 1 :])
+        }
+        self._seen = Seen()
+        self._real: dict[Path, str] = {}
+
+    def take(self, step: Step, items: Iterable[Item]) -> None:
+        """Raises UsageError where an item's output is that of an earlier step."""
+        if _folder(step) not in self._shared:
+            return
+        for item in items:
+            for path in self._paths(item):
+                if self._seen.add(path):
+                    raise UsageError(
+                        f"{path} is written by two steps of the job, the second time from {item.source}; "
+                        "give one of the steps another output"
+                    )
+
+    def _paths(self, item: Item) -> set[str]:
+        """By all kinds that it may turn out to be."""
+        found = set()
+        if item.problem is None:
+            folder = self._real.get(item.folder) or self._real.setdefault(item.folder, os.path.realpath(item.folder))
+            for kind in item.kinds:
+                with suppress(InputError):  # it fails alone
+                    found.add(os.path.normcase(os.path.join(folder, item.output_name(kind))))
+        return found
+
+
+def _folder(step: Step) -> str | None:
+    here = step.job.operation != "cache" and not is_url(step.output)
+    return os.path.realpath(step.output) if here else None
+
+
+def _meet(one: str, other: str) -> bool:
+    return one == other or one.startswith(other + os.sep) or other.startswith(one + os.sep)
