@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tvae.pipeline.engine.capture.by_strides import check_strides
 from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline, place_in
+from tvae.pipeline.engine.capture.disturbed import again_where_disturbed
 from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
@@ -142,6 +143,7 @@ def _ways(module: nn.Module) -> list[tuple[bool, bool]]:
     return [(True, found[0][1]), *found] if reads_numbers(module) else found
 
 
+@again_where_disturbed
 def _exported(entry: _Entry, inputs: Sequence[Tensor], choice: Choice, shortcuts: bool) -> Any:
     with torch.no_grad(), exporting(shortcuts=shortcuts):
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": choice.shapes}, strict=False)
@@ -165,8 +167,7 @@ class _Translator:
         signature = self.program.graph_signature
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         lifted = signature.inputs_to_lifted_tensor_constants
-        input_ids: list[int] = []
-        outputs: list[int] = []
+        input_ids, outputs = list[int](), list[int]()
         for n in self.program.graph.nodes:
             if n.op == "placeholder":
                 if n.name in weights:
@@ -191,9 +192,8 @@ class _Translator:
         graph = Graph(self.nodes, input_ids, outputs, self._guards(input_ids), None, self.constants)
         graph.row_symbol = graph.symbol_of(self.rows)
         shape = graph.nodes[input_ids[0]].meta.shape
-        return replace(
-            graph, copied=frozenset(self.copied), fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None)
-        )
+        fixed = self._fixed(shape[self.rows] if len(shape) >= 4 else None)
+        return replace(graph, copied=frozenset(self.copied), fixed=fixed)
 
     def _fixed(self, rows: int | Size | None) -> Constant | None:
         """Which operation made the rows of the first input, or a product of them, a constant."""
