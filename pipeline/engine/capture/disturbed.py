@@ -32,7 +32,7 @@ def again_where_disturbed(export: Callable[_P, _R]) -> Callable[_P, _R]:
         for _ in range(_TIMES - 1):
             try:
                 return export(*args, **kwargs)
-            except Exception as error:
+            except Exception as error:  # whatever it is, others than the mode's are raised
                 if not any(map(_is_of_the_mode, _chain(error))):
                     raise
                 _log.debug("another thread has disturbed a capture", exc_info=True)
