@@ -33,15 +33,28 @@ def pick_device(name: str | None) -> torch.device:
             if backend is not None and backend.is_available():
                 return torch.device(kind)
         return torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UsageError(f"device '{name}' cannot be used here: {line}") from None
+    device = _usable(name)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     return device
+
+
+def _usable(name: str) -> torch.device:
+    """The device of this name, if PyTorch can make a tensor on it."""
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            why = "it holds no numbers"
+        else:
+            torch.empty(1, device=device)
+            return device
+    except (NotImplementedError, ImportError):  # PyTorch knows the name, and its messages are for its own authors
+        why = "this PyTorch has nothing that computes there"
+    except (RuntimeError, AssertionError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "INTERNAL ASSERT" in why:
+            why = "this PyTorch has nothing that computes there"
+    raise UsageError(f"device '{name}' cannot be used here: {why}")
 
 
 def choose_preset(name: str, device: torch.device, *, bitwise: bool = False) -> Preset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -51,6 +50,7 @@ from tvae.pipeline.session.planned_call import in_steps, planned_call
 from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.turns import Turns
 from tvae.pipeline.session.uncompiled import uncompiled
 from tvae.pipeline.session.weights import made_for_inference, weights_of
 from tvae.pipeline.settings.modes import of_the_process, plain_modes
@@ -217,7 +217,7 @@ class TiledVAE(InPlaceOf):
             return value if return_dict or own_tuple else as_tuple(value)
 
     @property
-    def _lock(self) -> threading.RLock:
+    def _lock(self) -> Turns:
         return lock_of(self.vae)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:

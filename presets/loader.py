@@ -156,12 +156,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise ValueError(f"preset '{path}' has more than {MOST_BYTES} bytes")
-        return tomllib.loads(text.decode())
     except OSError as error:
         raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"preset '{path}' has more than {MOST_BYTES} bytes")
+    try:
+        return tomllib.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, too
         raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
 
 
@@ -176,6 +177,14 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
+def _shown(value: Any) -> str:
+    """A value in short."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # 0xfff…: Python writes no number with thousands of digits
+        return "a number with thousands of digits"
+
+
 def _check(path: Path, data: Mapping[str, Any]) -> Preset:
     """The preset that `data` describes; `ValueError` names the first thing wrong with it."""
     keys = {f.name for f in dataclasses.fields(Preset)} - {"name", "source"}
@@ -187,7 +196,7 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
 
     def need(key: str, fits: bool, wanted: str) -> None:
         if not fits:
-            raise ValueError(f"preset '{path}': {key} must be {wanted}, found {reprlib.repr(data[key])}")
+            raise ValueError(f"preset '{path}': {key} must be {wanted}, found {_shown(data[key])}")
 
     for key in ("title", "description"):
         need(key, isinstance(data[key], str), "a text")
@@ -212,7 +221,7 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
 def _check_levels(path: Path, levels: Any) -> None:
     """A table of texts by operation, with `default` for those that are not named."""
     if not isinstance(levels, dict) or "default" not in levels:
-        raise ValueError(f"preset '{path}': levels must be a table with the key 'default', found {levels!r}")
+        raise ValueError(f"preset '{path}': levels must be a table with the key 'default', found {_shown(levels)}")
     for name, level in levels.items():
         if not isinstance(level, str):
-            raise ValueError(f"preset '{path}': levels.{name} must be a text, found {level!r}")
+            raise ValueError(f"preset '{path}': levels.{name} must be a text, found {_shown(level)}")

@@ -100,7 +100,7 @@ class Step:
 def read_job_file(path: Path) -> list[Step | CheckStep]:
     """The steps of a job file, one at least; names of files in it are from its folder. Raises UsageError."""
     try:
-        data = tomllib.loads(read_bytes(path, MOST_BYTES).decode())
+        data = tomllib.loads(read_bytes(path, MOST_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read the job {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no file, or too large

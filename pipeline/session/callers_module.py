@@ -19,6 +19,7 @@ from tvae.pipeline.models.calls import SIDES, Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.one_side import check_side
 from tvae.pipeline.models.recognise import family_of
+from tvae.pipeline.session.turns import Turns
 
 __all__ = [
     "bring_weights",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _INSTEAD = "; enable_model_cpu_offload() works, and TiledVAE(vae, vram=...) bounds memory"
-_LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, Turns] = weakref.WeakKeyDictionary()
 _ONE_LOCK_EACH = threading.Lock()
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Types of weights that inputs may be of; others are stored in parts of a model, packed or quantised."""
@@ -178,7 +179,7 @@ def compute_dtype(vae: nn.Module, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if forced and dtype == torch.float16 else dtype
 
 
-def lock_of(vae: nn.Module) -> threading.RLock:
+def lock_of(vae: nn.Module) -> Turns:
     """The module's own: while it is captured, its weights are the exporter's."""
     with _ONE_LOCK_EACH:
-        return _LOCKS.setdefault(vae, threading.RLock())
+        return _LOCKS.setdefault(vae, Turns())

@@ -30,12 +30,13 @@ from tvae.pipeline.session.identity.statefulness import StateWatch
 from tvae.pipeline.session.outputs.rebuilding import proposed, settled
 from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
 from tvae.pipeline.session.refusals import Refusals
+from tvae.pipeline.session.turns import Turns
 from tvae.pipeline.session.warmup import prepared
 from tvae.pipeline.settings.modes import of_the_process
 
 __all__ = ["Captured", "Captures", "Fits", "Written"]
 
-_ONE_AT_A_TIME = threading.RLock()
+_ONE_AT_A_TIME = Turns()
 """While a model is captured its weights and settings are not its own."""
 
 Fits = Callable[[Graph, Spec], bool]

@@ -7,7 +7,6 @@ module of the caller's) is the subject's matter. Calls take turns: ``lock`` is h
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -43,6 +42,7 @@ from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
+from tvae.pipeline.session.turns import Turns
 from tvae.pipeline.session.unanswered import answered
 from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.session.whole_clip import whole_clip
@@ -96,7 +96,7 @@ class Session:
         self._within_clip = False
 
     @property
-    def lock(self) -> threading.RLock:
+    def lock(self) -> Turns:
         """Held during every call."""
         return self._subject.lock
 

@@ -7,7 +7,6 @@ when they are first asked for. Graphs are captured once.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -28,6 +27,7 @@ from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.thread_peers import ThreadPeers
+from tvae.pipeline.session.turns import Turns
 from tvae.pipeline.session.weights import WeightWatch
 from tvae.presets import Preset
 
@@ -62,7 +62,7 @@ class SeveralDevices:
         first = replace(self._subject, shared=self._graphs)
         self._sessions = [
             Session(
-                replace(first, lock=threading.RLock()) if rank else first,
+                replace(first, lock=Turns()) if rank else first,
                 device=device,
                 peers=ThreadPeers(self._threads.meeting, rank),
                 **self._how,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from tvae.pipeline.models.families import LatentGeometry, stepping_of
 from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.session.captures import Captures, Fits, Written
 from tvae.pipeline.session.task import Task
+from tvae.pipeline.session.turns import Turns
 
 __all__ = ["Subject"]
 
@@ -49,7 +49,7 @@ class Subject:
     check: Callable[[Side], None] = lambda _side: None
     shared: dict[Task, Captures] | None = None
     numbers: Callable[[], Mapping[str, Tensor]] = dict
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: Turns = field(default_factory=Turns)
 
     def cuts(self, side: Side) -> Cuts | None:
         """Where the steps of a side cut a clip; None where it has none."""

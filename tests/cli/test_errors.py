@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from faults import ShortFiles
 from PIL import Image
+from program import invoke
 from typer.testing import Result
 
 from tvae import presets
@@ -107,3 +108,18 @@ def test_logs_are_shown_with_v_alone(tvae: Tvae, photo: Path, tmp_path: Path, mo
         assert result.exit_code == 0
         assert result.stderr.count("tvae: DEBUG: a level is not there\n") == lines
         assert (log.level, list(log.handlers)) == before
+
+
+@pytest.mark.parametrize("name", ["meta", "privateuseone", "mps:7", "fpga", "nosuch"])
+def test_a_device_that_cannot_compute_is_refused(name: str, tmp_path: Path) -> None:
+    """In one line of ours, before any work."""
+    source = tmp_path / "p.png"
+    Image.new("RGB", (16, 16)).save(source)
+    for command in (["encode", source, "-o", tmp_path / "out"], ["plan", "--shape", "16x16"]):
+        result = invoke([*map(str, command), "--device", name])
+        assert result.exit_code == 2, result.output
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"tvae: device '{name}' cannot be used here: ")
+        assert "report" not in line
+        assert len(line) < 300
+    assert not (tmp_path / "out").exists()

@@ -104,6 +104,13 @@ def test_export_is_a_preset_with_comments(tmp_path: Path) -> None:
     assert presets.load(str(path)) == preset
 
 
+def test_an_editor_may_put_a_byte_order_mark_before_it(tmp_path: Path) -> None:
+    """Windows's Notepad and PowerShell do."""
+    path = tmp_path / "mine.toml"
+    path.write_text(presets.export("h200"), encoding="utf-8-sig")
+    assert presets.load(path).strip_rows == presets.load("h200").strip_rows
+
+
 def test_own_presets_add_and_override(own: Path) -> None:
     for name in ("zoo", "h200"):
         text = presets.export("h100").replace("strip_rows = 256", "strip_rows = 48")
@@ -191,6 +198,8 @@ def test_unknown_names(name: str, reason: str) -> None:
         (LEVEL, 'norm_act = "native"', "levels must be a table with the key 'default'"),
         ("[measured]", "[measured]\nspeed = 'guess'", "measured must be"),
         ('title = "', "title = ", "is not valid TOML"),
+        ("strip_rows = 256", f"strip_rows = {'9' * 5000}", "is not valid TOML: Exceeds the limit"),
+        ("strip_rows = 256", f"strip_rows = 0x{'f' * 5000}", "strip_rows must be a whole number from 1 to"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, reason: str) -> None:

@@ -106,7 +106,8 @@ def test_steps_and_overrides(tmp_path: Path) -> None:
 
 
 def test_one_step_needs_no_table(tmp_path: Path) -> None:
-    (step,) = read_job_file(written(tmp_path, 'operation = "encode"\ninputs = "a.png"\n'))
+    mark = "\ufeff"  # editors of Windows put it before a text
+    (step,) = read_job_file(written(tmp_path, f'{mark}operation = "encode"\ninputs = "a.png"\n'))
     assert step.job.inputs == (str(tmp_path / "a.png"),)
     assert step.output == str(tmp_path)
 
