@@ -64,6 +64,23 @@ def test_what_another_thread_has_is_refused_in_a_copy() -> None:
     assert in_a_copy(lambda: take(theirs)) == 0
 
 
+def test_other_threads_of_a_copy_have_their_turns() -> None:
+    """To look leaves the lock as it was."""
+    idle, taken = Turns(), threading.Event()
+
+    def take() -> None:
+        with idle:
+            taken.set()
+
+    def work() -> None:
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        if not taken.wait(5):
+            raise TimeoutError
+
+    assert in_a_copy(work) == 0
+
+
 @pytest.mark.long
 def test_a_copy_made_during_a_call() -> None:
     """That model's calls are refused there; another model's and, between calls, all of them work."""
