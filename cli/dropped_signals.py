@@ -21,24 +21,26 @@ _LATER = 0.02
 
 
 def come_again() -> None:
-    """From now on, for the whole process: a signal that was dropped is sent again, and nothing is printed."""
-    before = sys.unraisablehook
+    """From now on, for the whole process: a signal that was dropped is sent again, and nothing is printed. Of several
+    that are dropped at once one is: the next would come while the command ends."""
+    before, waiting = sys.unraisablehook, threading.Lock()
 
     def told(dropped: Any) -> None:
-        if issubclass(dropped.exc_type, (KeyboardInterrupt, Terminated)):
+        if not issubclass(dropped.exc_type, (KeyboardInterrupt, Terminated)):
+            before(dropped)
+        elif waiting.acquire(blocking=False):
             number = signal.SIGTERM if issubclass(dropped.exc_type, Terminated) else signal.SIGINT
-            again = threading.Timer(_LATER, _send, (number,))
+            again = threading.Timer(_LATER, _send, (number, waiting))
             again.daemon = True
             with suppress(RuntimeError):  # the process ends: it begins no more threads
                 again.start()
-        else:
-            before(dropped)
 
     sys.unraisablehook = told
 
 
-def _send(number: signal.Signals) -> None:
+def _send(number: signal.Signals, waiting: threading.Lock) -> None:
     """To the main thread, which may be waiting."""
+    waiting.release()
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
         signal.pthread_kill(main, number)
