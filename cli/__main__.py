@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from tvae.cli.exit_codes import ExitCode
+from tvae.cli.exit_codes import ExitCode, Terminated
 
 
 def program() -> None:
@@ -18,9 +18,9 @@ def program() -> None:
 
         with leaving():
             main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as error:
         _end_at_once()
-        sys.exit(ExitCode.INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else ExitCode.TERMINATED)
     except SystemExit as end:
         if end.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             _end_at_once()

@@ -120,6 +120,30 @@ def test_a_second_signal_ends_what_is_ending(number: signal.Signals, error: str)
     assert said in ("tvae: interrupted\n", "tvae: terminated\n")
 
 
+TWICE = """
+import sys
+import tvae.cli.reporting
+def raising(error):
+    def raises(_text):
+        raise error
+    return raises
+tvae.cli.reporting.tell, tvae.cli.reporting.say = raising({first}), raising({second})
+sys.argv = ["tvae", "models"]
+from tvae.cli.__main__ import program
+program()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("second", "code"), [("KeyboardInterrupt", 130), ("tvae.cli.exit_codes.Terminated", 143)])
+@pytest.mark.parametrize("first", ["KeyboardInterrupt", "tvae.cli.exit_codes.Terminated"])
+def test_a_second_signal_while_the_first_is_told(first: str, second: str, code: int) -> None:
+    """SIGTERM gave a traceback, and the code of an internal error."""
+    command = [sys.executable, "-c", TWICE.format(first=first, second=second)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert (process.returncode, process.stderr) == (code, "")
+
+
 DROPPED = """
 import signal, sys, time, weakref
 signal.signal(signal.SIGINT, signal.default_int_handler)
