@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from tvae.pipeline.batch.job_file import Step
+from tvae.pipeline.batch.names_below import is_below
 from tvae.pipeline.batch.seen import Seen
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.stores import is_url
 
 __all__ = ["OutputsOfSteps"]
@@ -25,8 +26,7 @@ class OutputsOfSteps:
         self._shared = {
             one for n, one in enumerate(folders) if any(_meet(one, other) for other in folders[:n] + folders[n + 1 :])
         }
-        self._seen = Seen()
-        self._real: dict[Path, str] = {}
+        self._seen, self._real = Seen(), RealNames()
 
     def take(self, step: Step, items: Iterable[Item]) -> None:
         """Raises UsageError where an item's output is that of an earlier step."""
@@ -44,17 +44,16 @@ class OutputsOfSteps:
         """By all kinds that it may turn out to be."""
         found = set()
         if item.problem is None:
-            folder = self._real.get(item.folder) or self._real.setdefault(item.folder, os.path.realpath(item.folder))
             for kind in item.kinds:
                 with suppress(InputError):  # it fails alone
-                    found.add(os.path.normcase(os.path.join(folder, item.output_name(kind))))
+                    found.add(self._real.inside(item.folder, item.output_name(kind)))
         return found
 
 
 def _folder(step: Step) -> str | None:
     here = step.job.operation != "cache" and not is_url(step.output)
-    return os.path.realpath(step.output) if here else None
+    return os.path.normcase(os.path.realpath(step.output)) if here else None
 
 
 def _meet(one: str, other: str) -> bool:
-    return one == other or one.startswith(other + os.sep) or other.startswith(one + os.sep)
+    return is_below(one, other) or is_below(other, one)

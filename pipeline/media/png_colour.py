@@ -14,14 +14,15 @@ __all__ = ["unlike_srgb"]
 _MAGIC = b"\x89PNG\r\n\x1a\n"
 _TOLD = {b"cICP": 4, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}
 """Bytes of each."""
-_SRGB_LIKE = {(1, 13), (1, 1), (1, 6)}
-"""Primaries and transfer of sRGB, and of video that is taken for it."""
+_PRIMARIES_LIKE, _TRANSFERS_LIKE = {1, 2, 5, 6}, {1, 2, 4, 6, 13}
+"""Those of sRGB and of video that is taken for it, as in frames that FFmpeg has written; 2: not known."""
 _TRANSFERS = {8: "linear light", 16: "PQ", 18: "HLG"}
 _GAMMAS = range(43000, 53000)
-"""That of sRGB, 45455, and 50994, which FFmpeg writes for frames of video."""
+"""About that of sRGB, 45455, and of video, 51000 (BT.709 taken as a power)."""
 _PRIMARIES = (31270, 32900, 64000, 33000, 30000, 60000, 15000, 6000)
 """x and y of white, red, green and blue, in hundred thousandths, as gamma is."""
-_PRIMARIES_OFF = 500
+_PRIMARIES_OFF = 2000
+"""Those of video are nearer, those of Display P3 are not."""
 
 
 def unlike_srgb(file: BinaryIO) -> str | None:
@@ -33,7 +34,7 @@ def unlike_srgb(file: BinaryIO) -> str | None:
         file.seek(at)
     if b"cICP" in told:
         primaries, transfer = told[b"cICP"][:2]
-        if (primaries, transfer) in _SRGB_LIKE:
+        if primaries in _PRIMARIES_LIKE and transfer in _TRANSFERS_LIKE:
             return None
         known = _TRANSFERS.get(transfer)
         return f"cICP: primaries {primaries}, transfer {transfer}" + (f", {known}" if known else "")

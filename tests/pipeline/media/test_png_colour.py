@@ -14,7 +14,9 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.media import open_reader
 
 SRGB = (31270, 32900, 64000, 33000, 30000, 60000, 15000, 6000)
+PAL = (31270, 32900, 64000, 33000, 29000, 60000, 15000, 6000)
 WIDE = (31270, 32900, 70800, 29200, 17000, 79700, 13100, 4600)
+P3 = (31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)
 GAMMA = struct.pack(">I", 45455)
 
 
@@ -45,10 +47,10 @@ def read(path: Path) -> tuple[np.ndarray, list[str]]:
     [
         (),
         ((b"gAMA", GAMMA), chrm(*SRGB)),
-        ((b"gAMA", struct.pack(">I", 50994)),),  # FFmpeg's, of video
+        ((b"gAMA", struct.pack(">I", 50994)), chrm(*PAL)),
         ((b"sRGB", b"\0"), (b"gAMA", struct.pack(">I", 100000))),  # the first counts
         ((b"cICP", bytes((1, 13, 0, 1))), (b"gAMA", struct.pack(">I", 100000))),
-        ((b"cICP", bytes((1, 1, 0, 1))),),
+        *[((b"cICP", bytes((*like, 0, 1))),) for like in ((1, 1), (1, 4), (5, 6), (6, 6), (2, 2))],
         ((b"tEXt", b"gAMA\0\1\0\0\0"),),
     ],
 )
@@ -69,6 +71,7 @@ def test_colours_as_those_of_srgb(chunks: tuple[tuple[bytes, bytes], ...], mode:
         ("gAMA: 1", ((b"gAMA", struct.pack(">I", 100000)),)),
         ("gAMA: 0", ((b"gAMA", bytes(4)), chrm(*SRGB))),
         ("cHRM: other primaries", ((b"gAMA", GAMMA), chrm(*WIDE))),
+        ("cHRM: other primaries", (chrm(*P3),)),
     ],
 )
 def test_other_colours_are_told(said: str, chunks: tuple[tuple[bytes, bytes], ...], tmp_path: Path) -> None:
