@@ -8,6 +8,7 @@ from torch import Tensor
 from tvae.kernels import functional
 from tvae.kernels.operation import LIMITED, SAME_CALL, Operation
 from tvae.kernels.oracle import TOLERANCE, Case, Maps, Oracle, bytes_of
+from tvae.kernels.token_rows import in_rows
 
 __all__ = ["OPERATION", "case", "wide_attention"]
 
@@ -18,6 +19,7 @@ def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool =
     Every frame's queries see the keys of all T frames; ``causal``: of their own frame and those before it.
     """
     b, t, m, d = q.shape
+    q, k, v = (in_rows(x) for x in (q, k, v))
     if not causal:
         keys, values = k.reshape(b, 1, -1, d), v.reshape(b, 1, -1, d)
         return functional.scaled_dot_product_attention(q.reshape(b, 1, -1, d), keys, values, scale=scale).view(

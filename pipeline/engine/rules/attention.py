@@ -11,21 +11,20 @@ from torch import Tensor
 
 from tvae.kernels import functional
 from tvae.kernels.partial_attention import PartialAttention, merge, partial_attention, partial_bytes, traffic_bytes
+from tvae.kernels.token_rows import in_rows
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Chunked, Demand, More, Op, Read
+from tvae.pipeline.engine.rules.attention_bytes import (
+    at_once,
+    is_rounded,
+    of_masked_rows,
+    of_rows,
+    of_samples,
+    of_wide_rows,
+)
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
-
-MOST_SAMPLES = 65535
-"""In one call: PyTorch's kernels have one for each place of a grid's second or third dimension (CUDA C++ Programming
-Guide, technical specifications)."""
-_NARROW = 128
-"""Features of a head that PyTorch's kernel has in registers."""
-_FEW_KEYS, _WIDENED = 256, 64 << 20
-"""Of so few keys, 16 bits are computed in float32, about so many bytes at a time. PyTorch's kernels round the weights
-to 16 bits, all in one direction where they are nearly equal. Its plain way does not, and the model takes that where its
-operands lie in memory in another way than ours: the error was 1.06 times as large (measured, 3 and 17 keys)."""
 
 
 @rule("scaled_dot_product_attention")
@@ -42,23 +41,13 @@ def attention(ctx: Context, node: Node) -> Op:
         return ctx.put(ctx.whole(node, barrier=True), work=_work(q, k), workspace=lambda _: scores)
     if q.axis is None:
         raise NoRule("its keys are divided into strips, and its queries are not")
-    sums = _sums(ctx, node, q, k, v)
     if q.axis.dim < tokens:  # the rows are in the batch: every row attends for itself
 
         def call(value: Callable[[int], Any]) -> Tensor:
             bias = None if mask is None else value(mask.id)
             return _by_samples((value(q.id), value(k.id), value(v.id)), bias, is_causal=causal, **extra)
 
-        samples = q.axis.outer * q.axis.inner
-        apiece = math.prod(ctx.shape(node.meta)) // q.shape[q.axis.dim] * q.dtype.itemsize
-        widened = -(-_widened_bytes(q, k, v) // q.shape[q.axis.dim])
-
-        def pieces(rows: int) -> int:
-            if _is_rounded(q, k):
-                return min(rows * samples * widened, max(_WIDENED, widened))
-            return sums(rows) + (MOST_SAMPLES * apiece if rows * samples > MOST_SAMPLES else 0)
-
-        return ctx.local(node, q.axis, call=call, workspace=pieces)
+        return ctx.local(node, q.axis, call=call, workspace=of_samples(ctx, q, k, v))
     if q.axis.dim != tokens:
         raise NoRule("its rows are in the features")
     if causal:
@@ -89,7 +78,7 @@ def attention(ctx: Context, node: Node) -> Op:
 
         scale = extra.get("scale") or q.shape[-1] ** -0.5
         chunked = _chunked(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
-    more: More = {"work": work, "chunked": chunked, "workspace": sums}
+    more: More = {"work": work, "chunked": chunked, "workspace": of_rows(ctx, q, k, v)}
     return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), **more)
 
 
@@ -108,15 +97,7 @@ def _causal(ctx: Context, node: Node, operands: tuple[Op, Op, Op], extra: dict[s
         return _attended((_in_rows(read(q.id, a, b)), keys, values), mask, **extra)
 
     whole = tuple(dict.fromkeys(o.id for o in (k, v) if o.axis))
-    per_row = axis.outer * axis.inner * k.shape[-2]
-    rounded, widened = _is_rounded(q, k), _widened_rows(q, k, v)
-    itemsize = torch.float32.itemsize if rounded else q.dtype.itemsize
-    scores = math.prod(q.shape[:-2]) * itemsize + 2  # PyTorch may hold them, and the mask
-
-    def beside(rows: int) -> int:
-        return rows * per_row * scores + (widened(rows) if rounded else 0)
-
-    more: More = {"work": _work(q, k), "workspace": beside}
+    more: More = {"work": _work(q, k), "workspace": of_masked_rows(ctx, q, k, v)}
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
 
 
@@ -161,16 +142,19 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     work = _work(q, k) * (frames + 1) / (2 * frames)
     run = of_frames if by_frames else of_rows
     more: More = {"work": work, "chunked": _chunked(ctx, q, k, v, scale, frames, by_frame, as_tokens)}
-    if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native":
-        at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
-        more["workspace"] = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
+    plainly = of_wide_rows(ctx, q, k, v)
+    if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native" and q.dtype.itemsize == 2:
+        together = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
+        more["workspace"] = lambda rows: max(attention_bytes(rows * together, *v.shape[2:]), plainly(rows))
+    else:
+        more["workspace"] = plainly
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
 
 
 def _by_samples(qkv: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, **extra: Any) -> Tensor:
     """Each sample's and head's attention, as many at a time as a CUDA grid has places for, or as is widened at once."""
     q, k, v = qkv
-    dim, most = _at_once(q, k, v)
+    dim, most = at_once(q, k, v)
     if q.shape[dim] <= most:
         return _attended(qkv, bias, **extra)
     result = q.new_empty(*q.shape[:-1], v.shape[-1])
@@ -184,55 +168,17 @@ def _by_samples(qkv: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, **extra
     return result
 
 
-def _at_once(q: Op | Tensor, k: Op | Tensor, v: Op | Tensor) -> tuple[int, int]:
-    """A dimension of samples or heads, and how many places of it go in one call."""
-    shared = [dim for dim in range(len(q.shape) - 2) if q.shape[dim] == k.shape[dim] == v.shape[dim]] or [0]
-    if _is_rounded(q, k):
-        dim = max(shared, key=lambda dim: q.shape[dim])
-        return dim, min(MOST_SAMPLES, max(1, _WIDENED // -(-_widened_bytes(q, k, v) // q.shape[dim])))
-    return next((dim for dim in shared if q.shape[dim] > MOST_SAMPLES), shared[0]), MOST_SAMPLES
-
-
 def _attended(qkv: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, **extra: Any) -> Tensor:
     q, k, v = qkv
     if q.ndim == 3:  # PyTorch's kernels that do not hold all weights take four dimensions
         shared = bias.unsqueeze(1) if bias is not None and bias.ndim == 3 else bias
         return _attended((q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)), shared, **extra).squeeze(1)
-    if not _is_rounded(q, k):
+    if not is_rounded(q, k):
         return functional.scaled_dot_product_attention(q, k, v, bias, **extra)
     q_wide, k_wide, v_wide = (x.to(torch.float32, memory_format=torch.contiguous_format) for x in qkv)
     if bias is not None and bias.is_floating_point():
         bias = bias.float()
     return functional.scaled_dot_product_attention(q_wide, k_wide, v_wide, bias, **extra).to(q.dtype)
-
-
-def _is_rounded(q: Op | Tensor, k: Op | Tensor) -> bool:
-    return q.dtype.itemsize == 2 and k.shape[-2] <= _FEW_KEYS
-
-
-def _widened_bytes(q: Op | Tensor, k: Op | Tensor, v: Op | Tensor) -> int:
-    """Of the operands and the result in float32, and of the result in 16 bits."""
-    operands, result = sum(math.prod(x.shape) for x in (q, k, v)), math.prod(q.shape[:-1]) * v.shape[-1]
-    return (operands + result) * torch.float32.itemsize + result * q.dtype.itemsize
-
-
-def _widened_rows(q: Op, k: Op, v: Op) -> Callable[[int], int]:
-    """``_widened_bytes`` of so many rows of queries, beside all keys and values."""
-    rows_of_all = 1 if q.axis is None else q.axis.rows
-    held = math.prod(k.shape) + math.prod(v.shape)
-    a_row = -(-(_widened_bytes(q, k, v) - held * torch.float32.itemsize) // max(1, rows_of_all))
-    return lambda rows: held * torch.float32.itemsize + rows * a_row
-
-
-def _sums(ctx: Context, node: Node, q: Op, k: Op, v: Op) -> Callable[[int], int]:
-    """Bytes that so many rows of an attention take beside the result. PyTorch's kernel for wide heads on a GPU adds
-    results of 16 bits up in float32 memory of their own ("output_accum", mem_eff_attention/kernel_forward.h)."""
-    if _is_rounded(q, k):
-        return _widened_rows(q, k, v)
-    wide = ctx.device.type == "cuda" and v.shape[-1] > _NARROW and q.dtype.itemsize == 2
-    rows = 0 if q.axis is None else q.axis.rows
-    a_row = math.prod(ctx.shape(node.meta)) * torch.float32.itemsize // max(1, rows) if wide else 0
-    return lambda rows: rows * a_row
 
 
 def _in_rows(x: Tensor) -> Tensor:
@@ -241,7 +187,7 @@ def _in_rows(x: Tensor) -> Tensor:
     A buffer with channels last has one head at a step of one, or heads within a token: its kernels refuse the first
     ("no kernel found to launch"), and the second goes a way that holds all weights at once.
     """
-    x = x if x.stride(-1) == 1 else x.contiguous()
+    x = in_rows(x)
     return x.squeeze(-3).unsqueeze(-3) if x.ndim > 3 and x.shape[-3] == 1 else x
 
 

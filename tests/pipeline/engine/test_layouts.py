@@ -10,15 +10,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from of_convolutions import OfConvolutions
 from slow_but import slow_but
 from sweeping.families import build, swept
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tvae.kernels.operations import wide_attention
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.layout import repeated
 from tvae.pipeline.engine.rules import attention
-from tvae.pipeline.session import runner
+from tvae.pipeline.session import runner, session
 
 CPU = torch.device("cpu")
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -42,6 +44,31 @@ def test_tokens_of_an_attention_lie_in_rows(name: str, batch: int, monkeypatch: 
         tiled.decode(z)
     assert steps
     assert all(step[-1] == 1 and not any(n % 8 for n in step[:-1]) for step in steps)
+
+
+@pytest.mark.parametrize(("heads", "width", "causal"), [(1, 288, False), (1, 32, False), (2, 16, False), (2, 16, True)])
+@pytest.mark.parametrize("strip", [None, 4])
+def test_operands_of_convolutions_are_laid_in_rows(
+    heads: int, width: int, causal: bool, strip: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, where channels lie outside: PyTorch's plain way would hold all weights, which no plan counts."""
+    torch.manual_seed(2)
+    model, steps = OfConvolutions(heads, width, causal=causal).eval(), []
+    x, attend = torch.randn(2, 3, 12, 10), F.scaled_dot_product_attention
+
+    def spied(*args: Any, **kwargs: Any) -> Tensor:
+        steps.extend(y.stride()[-1] for y in args[:3])
+        return attend(*args, **kwargs)
+
+    functional = SimpleNamespace(scaled_dot_product_attention=spied)
+    monkeypatch.setattr(session, "uses_channels_last", lambda *_: False)  # as in float32 on a GPU
+    monkeypatch.setattr(attention, "functional", functional)
+    monkeypatch.setattr(wide_attention, "functional", functional)
+    with torch.no_grad():
+        found = TiledVAE(model, strip=strip).encode(x)
+        torch.testing.assert_close(found, model.encode(x), rtol=0, atol=1e-5)
+    assert steps
+    assert {*steps} == {1}
 
 
 @given(

@@ -267,7 +267,7 @@ def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: An
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_works_in_the_memory_of_all_queries_of_a_row(masked: bool) -> None:
     """Those of every frame, or under a mask of one frame after the other."""
-    g = OneOp(6, 5)
+    g = OneOp(6, 5, torch.bfloat16)
     q, k, v = (g.call("unsqueeze.default", clip_tokens(g, 4, 1), 1, shape=(1, 1, "2*h*w", 4)) for _ in range(3))
     g.gives(g.fused("wide_attention", q, k, v, 0.5, 2 if masked else 1, value=g.value(v)))
     program = lower(g.graph, g.sizes, torch.device("cuda"), Kernels({"default": "triton"}))

@@ -12,16 +12,17 @@ from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
+from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.plan.strip_cost import Step, strips_alike
-from tvae.pipeline.engine.rules import attention
+from tvae.pipeline.engine.rules import attention_bytes
 
 CUDA = torch.device("cuda", 0)
 
 
 def steps_of(fn: Fn, name: str, rows: int, *, last: bool) -> list[tuple[Op, Step]]:
     """All steps of an operation in strips of so many rows of 64."""
-    graph = simplify(captured(fn)[0])
+    graph = use_wide_attention(simplify(captured(fn)[0]))
     sizes = graph.bind([(1, 3, 64, 48)])
     assert sizes is not None
     program = lower(graph, sizes, CUDA, Kernels(), channels_last=last)
@@ -64,7 +65,7 @@ def attended(heads: int, width: int) -> Fn:
 
 @pytest.mark.parametrize(("width", "each"), [(128, 0), (129, 4), (512, 4)])
 def test_wide_heads_are_added_up_in_float32(width: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_FEW_KEYS", 0)
+    monkeypatch.setattr(attention_bytes, "_FEW_KEYS", 0)
     found = steps_of(attended(2, width), "scaled_dot_product_attention", 8, last=True)
     assert found
     for op, step in found:
@@ -74,7 +75,7 @@ def test_wide_heads_are_added_up_in_float32(width: int, each: int, monkeypatch: 
 def test_few_keys_are_computed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and result, and the result in 16 bits; not much more than so much at a time."""
     for most in 1 << 30, 1000:
-        monkeypatch.setattr(attention, "_WIDENED", most)
+        monkeypatch.setattr(attention_bytes, "_WIDENED", most)
         found = steps_of(attended(2, 512), "scaled_dot_product_attention", 8, last=True)
         assert found
         for op, step in found:
@@ -100,3 +101,26 @@ def test_queries_are_widened_by_rows(keys: int) -> None:
     for op, step in found:
         result = step.rows * op.row_bytes
         assert op.workspace(step.rows) == 2 * keys * 3 * 4 + 5 * result
+
+
+def of_convolutions(width: int, dtype: torch.dtype) -> Fn:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        """One head, whose features are a convolution's channels."""
+        h = m.conv(x)[:, :1].expand(-1, width, -1, -1).to(dtype) * 1
+        q, k, v = (y.flatten(2).transpose(1, 2).unsqueeze(1) for y in (h, h + 1, h * 2))
+        return F.scaled_dot_product_attention(q, k, v).squeeze(1)
+
+    return fn
+
+
+@pytest.mark.parametrize(("width", "name"), [(64, "scaled_dot_product_attention"), (512, "wide_attention")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+def test_operands_that_lie_outside_rows_are_copied(width: int, name: str, dtype: torch.dtype, last: bool) -> None:
+    """All keys and values, and the strip's queries; wide heads of 16 bits are added up in float32 as well."""
+    found = steps_of(of_convolutions(width, dtype), name, 8, last=last)
+    assert found
+    for op, step in found:
+        queries, tokens = step.rows * op.row_bytes, 64 * 48 * width * dtype.itemsize
+        summed = 2 * queries if dtype == torch.bfloat16 and width == 512 else 0
+        assert op.workspace(step.rows) == summed + (0 if last else queries + 2 * tokens)
