@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["BAND", "CHUNK", "KEYS", "attention_bytes", "band_rows", "narrow_bytes", "product_rows"]
+__all__ = [
+    "BAND",
+    "CHUNK",
+    "FEWEST_KEYS",
+    "KEYS",
+    "attends",
+    "attention_bytes",
+    "band_rows",
+    "narrow_bytes",
+    "product_rows",
+]
 
 _BLOCK, _TILE = 8448, 128
 """Queries whose weights exist at a time on a card of 132 multiprocessors (fewer have smaller blocks), a tile's keys."""
@@ -13,8 +23,15 @@ CHUNK = 16384
 starts in the place of 13, and on a slow host these last longer than the kernels run."""
 KEYS = 8
 """The second product of attention is of a multiple of so many keys: with 16 bits that is what fast kernels read."""
+FEWEST_KEYS = 2048
+"""Keys from which on wide_attention beats PyTorch's attention; below, the launches cost more than they save."""
 BAND = 1 << 20
 """Pixels of the result that ``conv_to_few`` computes at a time."""
+
+
+def attends(itemsize: int, keys: int, depth: int) -> bool:
+    """Is wide_attention computed here, of elements of so many bytes? Else it is as it is defined."""
+    return itemsize == 2 and depth % 64 == 0 and 384 <= depth <= 1024 and keys >= FEWEST_KEYS
 
 
 def attention_bytes(queries: int, keys: int, depth: int) -> int:

@@ -39,12 +39,9 @@ from tvae.kernels.triton.attention_plan import Plan, Scratch, plan_for
 from tvae.kernels.triton.launch import device_of
 from tvae.kernels.triton.repeated import Repeated
 from tvae.kernels.triton.sizes import ceil_div
-from tvae.kernels.workspace import KEYS
+from tvae.kernels.workspace import FEWEST_KEYS, KEYS, attends
 
 __all__ = ["attend", "attend_frames", "wide_attention"]
-
-_WORTH = 2048
-"""Keys from which on this beats PyTorch's attention; below, the launches cost more than they save."""
 
 _SAMPLED = 512
 """Keys at most that peaks are guessed from: a thirty-second of them, or a tile where that is more."""
@@ -61,8 +58,8 @@ def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) 
         raise Unsupported(f"takes 384 to 1024 channels in multiples of 64, not {d}")
     if q.device.type != "cuda" or torch.version.cuda is None:
         raise Unsupported("needs an NVIDIA GPU")
-    if k.shape[1] * k.shape[2] < _WORTH:
-        raise Unsupported(f"no faster below {_WORTH} keys")
+    if not attends(q.element_size(), k.shape[1] * k.shape[2], d):
+        raise Unsupported(f"no faster below {FEWEST_KEYS} keys")
     with device_of(q):
         return attend_frames(q, k, v, scale, causal, plan_for(q.device, d))
 

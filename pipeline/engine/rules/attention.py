@@ -12,16 +12,18 @@ from torch import Tensor
 from tvae.kernels import functional
 from tvae.kernels.partial_attention import PartialAttention, merge, partial_attention, partial_bytes, traffic_bytes
 from tvae.kernels.token_rows import in_rows
-from tvae.kernels.workspace import attention_bytes
+from tvae.kernels.workspace import attends, attention_bytes
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Chunked, Demand, More, Op, Read
-from tvae.pipeline.engine.rules.attention_bytes import (
+from tvae.pipeline.engine.rules.attention_memory import (
     at_once,
+    copied,
     is_rounded,
     of_masked_rows,
     of_rows,
     of_samples,
     of_wide_rows,
+    of_wide_samples,
 )
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
@@ -45,7 +47,10 @@ def attention(ctx: Context, node: Node) -> Op:
 
         def call(value: Callable[[int], Any]) -> Tensor:
             bias = None if mask is None else value(mask.id)
-            return _by_samples((value(q.id), value(k.id), value(v.id)), bias, is_causal=causal, **extra)
+            queries, keys, values = (value(x.id) for x in (q, k, v))
+            if not is_rounded(q, k):  # what is widened is laid in rows then
+                queries, keys, values = (_in_rows(x) for x in (queries, keys, values))
+            return _by_samples((queries, keys, values), bias, is_causal=causal, **extra)
 
         return ctx.local(node, q.axis, call=call, workspace=of_samples(ctx, q, k, v))
     if q.axis.dim != tokens:
@@ -110,7 +115,7 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     if axis is None:
         raise NoRule("its keys are divided into strips, and its queries are not")
     if axis.dim == 0:
-        return ctx.local(node, axis)
+        return ctx.local(node, axis, workspace=of_wide_samples(ctx, q, k, v))
     by_frames = frames > 1 and axis.outer == 1
     if axis.dim != 2 or not (frames == 1 or by_frames or axis.outer == frames):
         raise NoRule("its rows are in the features, or in other frames than those of the mask")
@@ -142,10 +147,12 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     work = _work(q, k) * (frames + 1) / (2 * frames)
     run = of_frames if by_frames else of_rows
     more: More = {"work": work, "chunked": _chunked(ctx, q, k, v, scale, frames, by_frame, as_tokens)}
-    plainly = of_wide_rows(ctx, q, k, v)
-    if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native" and q.dtype.itemsize == 2:
+    plainly, beside = of_wide_rows(ctx, q, k, v), copied(ctx, q, k, v)
+    fused = attends(q.dtype.itemsize, k.shape[2], v.shape[-1]) and kernels.levels["wide_attention"] != "native"
+    if ctx.device.type == "cuda" and fused:
         together = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
-        more["workspace"] = lambda rows: max(attention_bytes(rows * together, *v.shape[2:]), plainly(rows))
+        sizes = v.shape[2:]
+        more["workspace"] = lambda rows: max(beside(rows) + attention_bytes(rows * together, *sizes), plainly(rows))
     else:
         more["workspace"] = plainly
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)

@@ -15,7 +15,16 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.rules.context import Context
 
-__all__ = ["at_once", "is_rounded", "of_masked_rows", "of_rows", "of_samples", "of_wide_rows"]
+__all__ = [
+    "at_once",
+    "copied",
+    "is_rounded",
+    "of_masked_rows",
+    "of_rows",
+    "of_samples",
+    "of_wide_rows",
+    "of_wide_samples",
+]
 
 MOST_SAMPLES = 65535
 """In one call: PyTorch's kernels have one for each place of a grid's second or third dimension (CUDA C++ Programming
@@ -50,15 +59,22 @@ def of_samples(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
     axis = q.axis
     assert axis is not None
     samples, places = axis.outer * axis.inner, q.shape[axis.dim]
-    sums, widened = _sums(ctx, q, v), -(-_widened_bytes(q, k, v) // places)
+    plainly, widened = of_wide_samples(ctx, q, k, v), -(-_widened_bytes(q, k, v) // places)
     apiece = math.prod(q.shape[:-1]) * v.shape[-1] // places * q.dtype.itemsize
 
     def pieces(rows: int) -> int:
         if is_rounded(q, k):
             return min(rows * samples * widened, max(_WIDENED, widened))
-        return sums(rows) + (MOST_SAMPLES * apiece if rows * samples > MOST_SAMPLES else 0)
+        return plainly(rows) + (MOST_SAMPLES * apiece if rows * samples > MOST_SAMPLES else 0)
 
     return pieces
+
+
+def of_wide_samples(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
+    """The same of ``wide_attention`` as it is defined."""
+    copies = 0 if _lies_in_rows(ctx, q) else sum(math.prod(x.shape) for x in (q, k, v)) * q.dtype.itemsize
+    a_row = copies // max(1, 0 if q.axis is None else q.axis.rows)
+    return _both(_sums(ctx, q, v), lambda rows: rows * a_row)
 
 
 def of_rows(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
@@ -76,12 +92,21 @@ def of_masked_rows(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
     per_row = axis.outer * axis.inner * k.shape[-2]
     itemsize = torch.float32.itemsize if rounded else q.dtype.itemsize
     weights = per_row * (math.prod(q.shape[:-2]) * itemsize + 2)
-    return _both(lambda rows: rows * weights, _widened_rows(q, k, v) if rounded else _copies(ctx, q, k, v))
+    return _both(lambda rows: rows * weights, _widened_rows(q, k, v) if rounded else copied(ctx, q, k, v))
 
 
 def of_wide_rows(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
     """Of ``wide_attention`` as it is defined."""
-    return _both(_sums(ctx, q, v), _copies(ctx, q, k, v))
+    return _both(_sums(ctx, q, v), copied(ctx, q, k, v))
+
+
+def copied(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
+    """Of so many rows of queries, and of all keys and values, where they may lie in another way than in rows."""
+    if _lies_in_rows(ctx, q):
+        return lambda rows: 0
+    held = (math.prod(k.shape) + math.prod(v.shape)) * q.dtype.itemsize
+    a_row = math.prod(q.shape) * q.dtype.itemsize // max(1, 0 if q.axis is None else q.axis.rows)
+    return lambda rows: held + rows * a_row
 
 
 def _both(one: Bytes, other: Bytes) -> Bytes:
@@ -111,11 +136,6 @@ def _sums(ctx: Context, q: Op, v: Op) -> Bytes:
     return lambda rows: rows * a_row
 
 
-def _copies(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
-    """Of queries, and of all keys and values, that may lie in another way than in rows. With channels last one head's
-    lie in rows, be they a convolution's result or a buffer."""
-    if ctx.channels_last and math.prod(q.shape[1:-2]) == 1:
-        return lambda rows: 0
-    held = (math.prod(k.shape) + math.prod(v.shape)) * q.dtype.itemsize
-    a_row = math.prod(q.shape) * q.dtype.itemsize // max(1, 0 if q.axis is None else q.axis.rows)
-    return lambda rows: held + rows * a_row
+def _lies_in_rows(ctx: Context, tokens: Op) -> bool:
+    """With channels last one head's tokens do, be they a convolution's result or a buffer. Others may not."""
+    return ctx.channels_last and math.prod(tokens.shape[1:-2]) == 1
