@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"all, or some of {', '.join(ROWS)}")
     parser.add_argument("--frames", default="97,289", help="of the short clip and the long one")
-    parser.add_argument("--repeat", type=int, default=2, help="runs of each")
+    parser.add_argument("--repeat", type=int, default=4, help="runs of each: starts differ by some 0.2 s")
     parser.add_argument("--more", default="", help="further words for the commands, such as '--vram 8'")
     common(parser)
     options = parser.parse_args(arguments)
