@@ -19,10 +19,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tvae.pipeline.errors import OutputError
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file, flush_folder
 from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
 
 _log = logging.getLogger("tvae")
+
+_RIGHTS = "check your rights to it and to its folder"
+_ADVICE = {errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.ENAMETOOLONG: "give its source a shorter name"}
+"""Instead of the disk, which has no part in these."""
 
 
 def temporary_path(target: Path) -> Path:
@@ -116,6 +121,19 @@ def write_error(path: Path, error: Exception) -> OutputError:
     """What to raise when a result cannot be written, for what the system or a library says."""
     if isinstance(error, IsADirectoryError):
         return folder_error(path)
-    return OutputError(
-        f"cannot write {path}: {getattr(error, 'strerror', None) or error}; check the disk and run again"
-    )
+    said = getattr(error, "strerror", None) or error
+    advice = _ADVICE.get(getattr(error, "errno", None) or 0, "check the disk and run again")
+    return OutputError(f"cannot write {path}: {said}; {advice}")
+
+
+def check_readable(path: Path) -> None:
+    """`OutputError` where a file that stands there cannot be read: nobody can say then whether it is ours."""
+    try:
+        with open_regular(path) as file:
+            file.read(1)
+    except OSError as error:
+        if os.path.isfile(path):  # what is none is told of elsewhere
+            raise OutputError(
+                f"cannot read {path}, which is there already: {error.strerror or error}; "
+                "check your rights to it, or move it away"
+            ) from error

@@ -45,8 +45,8 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
         first = known.setdefault((item.below.with_suffix("").as_posix().casefold(), *sorted(item.kinds)), item)
         if first is not item:
             raise UsageError(
-                f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but the "
-                "suffix; rename one"
+                f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but "
+                "the suffix, or in letter case, which not all systems keep apart; rename one"
             )
 
 

@@ -19,7 +19,7 @@ from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read
 from tvae.pipeline.caches.resize import framed, over_white
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
+from tvae.pipeline.files.atomic import check_readable, discard, folder_error, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.cache_checks import check_plan
@@ -184,10 +184,12 @@ class CachePlan:
         return found if found is not None and found.complete else None
 
     def begun(self, place: Path, source: Path) -> CacheRecord | None:
-        """The same, also where only some pieces of a video are there."""
+        """The same, also where only some pieces of a video are there. `OutputError` where the record is unreadable: its
+        files are then not to be taken for another program's."""
         try:
             found = read_record(place)
         except InputError:
+            check_readable(place)
             return None
         options = with_decoder(self.options, self.trainer, source, found.options)
         wanted = CacheRecord(self.trainer.name, self.architecture.name, identity(self.model), found.source, "", options)

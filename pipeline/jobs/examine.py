@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import check_readable
 from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import encode_options, identity, kept_posterior
@@ -53,7 +54,10 @@ def _made_of_media(item: Item, context: Context) -> Event:
     def serves(output: Path, kind: Kind) -> str | None:
         model = context.facts_for(vae)
         if job.operation == "encode":
-            return DONE_ALREADY if latents.latents_done(output, of_encoded(item.origin(), kind, job, model)) else None
+            if latents.latents_done(output, of_encoded(item.origin(), kind, job, model)):
+                return DONE_ALREADY
+            check_readable(output)
+            return None
         return picture_serves(output, of_reconstructed(item.origin(), kind, job, model))
 
     if (skip := skipped(item, context, serves)) is not None:

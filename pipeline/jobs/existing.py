@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tvae.pipeline import latents, media
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import check_readable
 from tvae.pipeline.files.lock import one_writer
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
@@ -70,8 +71,10 @@ def undone(
 
 
 def latents_serve(output: Path, fingerprint: str) -> str | None:
-    """Latents say what they were made from, of which VAE, with which options."""
+    """Latents say what they were made from, of which VAE, with which options. `OutputError` for a file that cannot be
+    read: it is not to be taken for another program's."""
     if not latents.latents_done(output, fingerprint):
+        check_readable(output)
         return None
     if output.suffix == latents.VIDEO_SUFFIX:
         latents.tidy_done(output, fingerprint)
@@ -87,10 +90,12 @@ def is_there(output: Path) -> bool:
 
 def picture_serves(output: Path, fingerprint: str) -> str | None:
     """Pictures and clips of ours carry their fingerprint. What does not may be the user's own, and is left alone. No
-    option puts a file in the place of a folder: that is told as the item's failure."""
+    option puts a file in the place of a folder: that is told as the item's failure. `OutputError` as ``latents_serve``.
+    """
     if output.is_dir():
         return None
     found = media.read_fingerprint(output)
     if found is None:
+        check_readable(output)
         return "it does not say that tvae made it from this input with these options; --overwrite replaces it"
     return DONE_ALREADY if found == fingerprint else None

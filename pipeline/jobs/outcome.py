@@ -31,6 +31,9 @@ def failure(item: Item, error: Exception) -> ItemFailed:
     message = str(error)
     if is_fault(error):  # which costs no other item
         message = f"internal error: {type(error).__name__}: {error} (-v shows where)"
+    elif isinstance(error, OSError) and error.strerror:
+        own = error.filename in (None, str(item.source))
+        message = f"{'cannot be read' if own else error.filename}: {error.strerror}"
     return ItemFailed(item.source, item.index, message, error)
 
 

@@ -22,7 +22,7 @@ from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.found import Found
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.naming import named
 from tvae.pipeline.jobs.other_programs import name_of_foreign
 from tvae.pipeline.jobs.places import RealNames
@@ -195,7 +195,7 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         raise UsageError(closed[used[0]])
     return [
         dataclasses.replace(item, problem=problem)
-        if item.problem is None and (problem := closed.get(item.folder) or _too_long(item)) is not None
+        if item.problem is None and (problem := closed.get(item.folder) or _too_long(item, job)) is not None
         else item
         for item in items
     ]
@@ -208,10 +208,14 @@ def _is_plain_folder(output: str) -> bool:
     return not (os.path.isdir(output) and any(map(latents.is_part_name, os.listdir(output))))
 
 
-def _too_long(item: Item) -> str | None:
-    """Why no file can have the name that an item's result would get from its source's."""
-    if item.exact or item.below is not None:
+def _too_long(item: Item, job: Job) -> str | None:
+    """Why no file can have the name that an item's result, or its record, would get from its source's."""
+    if item.exact or (item.below is not None and fills_shards(job)):
         return None
+    if item.below is not None:
+        if len(os.fsencode(item.name)) <= LONGEST_NAME:
+            return None
+        return f"{item.source}: the name of its record would have more than {LONGEST_NAME} bytes; give it a shorter one"
     if max((len(os.fsencode(item.output_name(kind))) for kind in item.kinds), default=0) <= LONGEST_NAME:
         return None
     return f"{item.source}: the name of its result would have more than {LONGEST_NAME} bytes; name one with -o FILE"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.atomic import folder_error, write_error
+from tvae.pipeline.files.atomic import check_readable, folder_error, write_error
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import WrittenTensors, is_ours, write_tensors
 
@@ -30,12 +30,13 @@ def write_image_latents(
     """Write [C, h, w] latents under `path` in one step; latents of tvae that are there already are replaced.
 
     Any other file of that name is the user's: `InputError`, unless `overwrite`. `InputError` also for values
-    that are not finite, `OutputError` where it cannot be written. Creates the folder. `repeated`: see `PartRecord`;
-    `alpha`, `whole`: see `write_tensors`.
+    that are not finite, `OutputError` where it cannot be written, or one that is there cannot be read. Creates the
+    folder. `repeated`: see `PartRecord`; `alpha`, `whole`: see `write_tensors`.
     """
     if path.is_dir():
         raise folder_error(path)
     if not overwrite and path.exists() and not is_ours(path):
+        check_readable(path)
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
     try:
         if not path.parent.is_dir():
