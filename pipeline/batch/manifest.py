@@ -35,6 +35,7 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.facts import made_of
+from tvae.pipeline.jobs.passing import may_pass
 
 __all__ = ["Manifest", "alone"]
 
@@ -53,8 +54,11 @@ class Manifest:
     """The manifest of a folder while a run adds to it; leaving it puts what is there on the disk.
 
     Raises UsageError where another run has it, and for a file of its name that is none; OutputError where it cannot be
-    written.
+    written, at the end where that is for want of room.
     """
+
+    _waits = True
+    """Are lines kept that there is no room for?"""
 
     def __init__(self, folder: Path, shard: Shard | None = None) -> None:
         self._folder, self._path = folder, folder / manifest_name(shard)
@@ -66,6 +70,8 @@ class Manifest:
         self._start = os.path.join(folder, "")
         self._file: Any = None
         self._lines: list[bytes] = []
+        self._late: OSError | None = None
+        """Why what is in `_lines` could not be written."""
         self._grouped = False
         """Are lines kept until more have come?"""
         self._again = False
@@ -98,9 +104,10 @@ class Manifest:
     ) -> None:
         try:
             self._write()
+            if self._lines and self._late is not None:
+                raise self._late
             if self._file is not None:
                 os.fsync(self._file.fileno())
-                self._file.close()
             self._tidy()
             self._send()
         except OutputError:
@@ -110,6 +117,8 @@ class Manifest:
             if error is None:
                 raise write_error(self._path, failure) from failure
         finally:
+            if self._file is not None:
+                self._file.close()
             self._held.close()
 
     def done(self, output: Path, facts: Mapping[str, Any], file: WrittenFile | None = None) -> None:
@@ -133,17 +142,17 @@ class Manifest:
         self._write()
 
     def _write(self) -> None:
-        """What was added; half a line is left by a kill alone."""
-        lines, self._lines = self._lines, []
-        if not lines:
-            return
+        """What was added. What there is no room for now stays for the next time: items are tried again, too."""
+        rest, self._lines = b"".join(self._lines), []
         try:
-            if self._file is None:  # a run that makes nothing leaves none
-                self._file = self._path.open("ab")
-            self._file.write(b"".join(lines))
-            self._file.flush()
+            while rest:
+                if self._file is None:  # a run that makes nothing leaves none
+                    self._file = self._path.open("ab", buffering=0)
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise write_error(self._path, error) from error
+            if not (self._waits and may_pass(error)):
+                raise write_error(self._path, error) from error
+            self._lines, self._late = [rest], error
 
     @property
     def had_lines(self) -> bool:

@@ -33,6 +33,8 @@ SEND_SECONDS = 300.0
 class StoredManifest(Manifest):
     """See ``Manifest``. output: the URL that outputs go below."""
 
+    _waits = False  # this machine's disk is not the one that outputs wait for
+
     def __init__(self, output: str, uploads: Uploads, shard: Shard | None = None) -> None:
         super().__init__(records_of(output), shard)
         self._output, self._uploads = output, uploads
