@@ -14,6 +14,7 @@ from torch import Tensor
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.job import Job, Space
 from tvae.pipeline.jobs.other_programs import opened_alone
@@ -148,6 +149,10 @@ def opened(source: Path, job: Job, vaes: Vaes) -> LatentsReader:
         return latents.open_latents(source)
     if source.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{source} is no latents: they are folders, or files ending in {', '.join(SUFFIXES)}")
+    try:
+        open_regular(source).close()  # or what cannot be read would seem to be another program's
+    except OSError as error:
+        raise InputError(f"cannot read latents '{source}': {error.strerror or error}") from error
     if job.latents_space is None or job.vae is None:
         raise UsageError(f"{source} does not say which VAE and space it is of: pass --vae and --space raw|model")
     return opened_alone(source, job, vaes.facts(job.vae))

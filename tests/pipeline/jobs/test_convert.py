@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,22 @@ def test_the_values_are_there_and_come_back(model: Any, ours: Path, name: str) -
     again = load_latents("c.safetensors")
     assert again.tensor.equal(found)
     assert again.meta.vae.weights_sha256 == load_latents(ours).meta.vae.weights_sha256
+
+
+def test_latents_that_cannot_be_read_are_not_taken_for_another_programs(
+    ours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def opened(name: Any, *args: Any, **named: Any) -> int:
+        if str(name) == str(ours):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(name))
+        return real(name, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        assert call(ours, "b.npz") == (3, f"tvae: cannot read latents '{ours}': Permission denied\n")
+    assert not Path("b.npz").exists()
 
 
 def test_spaces(model: Any, ours: Path) -> None:
