@@ -33,7 +33,7 @@ class Runs(Protocol):
     """Runs and plans single steps; see ``session.step_runs``."""
 
     def compute(
-        self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink], *, last: bool
+        self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink], *, beside: int, last: bool
     ) -> list[Tensor]:
         """The results that no sink takes; of the last step there are no caches."""
 
@@ -82,22 +82,24 @@ class ClipSteps:
         self._runs = runs
         self._preset, self._limits, self._dtype, self._device = preset, limits, dtype, device
         self._away: dict[tuple[tuple[int, ...], ...], bool] = {}
-        self._checked: set[tuple[int, ...]] = set()
+        self._checked: dict[tuple[int, ...], int] = {}
 
-    def run(self, chunk: Tensor, caches: list[Cache], last: bool = False) -> list[Cache]:
+    def run(self, chunk: Tensor, caches: list[Cache], last: bool = False, beside: int = 0) -> list[Cache]:
         """[result, *caches] of a step, which empties the list it is given; what does not fit lives elsewhere. last: the
-        result alone."""
+        result alone. beside: of a clip that was checked, what ``check`` gave."""
         chunk = chunk.to(self._device, self._dtype).contiguous()  # a capture would be bound to other strides
         shapes = [tuple(cache.shape) for cache in caches]
-        if not self._too_large(tuple(chunk.shape), shapes, running=True, last=last):
+        # on other devices a clip's result is there when its steps run, and is found where memory is measured
+        counted = beside if self._device.type == "cpu" else 0
+        if not self._too_large(tuple(chunk.shape), shapes, running=True, beside=beside, last=last):
             # a list that the step empties, so that caches can go as soon as they have been read
             inputs: list[Tensor | RowSource] = [chunk]
             inputs += ((c.cpu() if isinstance(c, OffloadedCache) else c).to(self._device) for c in _emptied(caches))
-            return [*self._runs.compute(inputs, {}, last=last)]
+            return [*self._runs.compute(inputs, {}, beside=counted, last=last)]
         made = self._runs.shapes([chunk, *map(self._example, shapes)])[: 1 if last else None]
         sinks = {n: self._held(shape) for n, shape in enumerate(made) if n and holdable(shape)}
         held = [self._elsewhere(cache) for cache in _emptied(caches)]
-        rest = iter(self._runs.compute([chunk, *held], sinks, last=last))
+        rest = iter(self._runs.compute([chunk, *held], sinks, beside=counted, last=last))
         for cache in held:
             if isinstance(cache, OffloadedCache):
                 cache.close()
@@ -133,8 +135,9 @@ class ClipSteps:
         place = ("disk" if self._device.type == "cpu" else "host") if away else "device"
         return ClipPlan(self._side, shape, tuple(steps), len(caches), size, place, beside)
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raises PlanError where a step of such a clip, which is there, does not keep the limits beside its result."""
+    def check(self, shape: tuple[int, ...]) -> int:
+        """Raises PlanError where a step of such a clip, which is there, does not keep the limits beside its result.
+        Bytes that were counted beside each step."""
         if shape not in self._checked:
             # on a CPU an input counts beside what is resident, in every call: nobody knows whether it is part of that
             there = 0 if self._device.type == "cpu" else math.prod(shape) * self._dtype.itemsize
@@ -144,7 +147,8 @@ class ClipSteps:
                 self._runs.check(step.inputs, step.sinks, running=True, beside=beside, last=step.last)
 
             self._each(shape, beside, check, running=True, ends=True)
-            self._checked.add(shape)
+            self._checked[shape] = beside
+        return self._checked[shape]
 
     def _each(
         self, shape: tuple[int, ...], beside: int, do: Callable[[_Step], None], *, running: bool, ends: bool
@@ -207,7 +211,7 @@ class ClipSteps:
         """Can a step not hold the caches it reads and those it leaves on the device?"""
         if self._shared:
             return False
-        key = (last,), chunk, *caches
+        key = (last, beside), chunk, *caches
         if key not in self._away and self._caches_alone_are(chunk, caches, last):
             self._away[key] = True
         if key not in self._away:

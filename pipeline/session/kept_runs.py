@@ -226,9 +226,12 @@ class KeptRuns:
             self._pool = None  # its memory is free with the last
 
 
-def run_key(task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> tuple[Any, ...]:
-    """What a run is for. dims: of the results that go by rows, by their number, the dimension of those rows."""
-    return (task, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
+def run_key(
+    task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int], beside: int = 0
+) -> tuple[Any, ...]:
+    """What a run is for. dims: of the results that go by rows, by their number, the dimension of those rows. beside:
+    bytes to come that it was planned with."""
+    return (task, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call, beside)
 
 
 def _kept_with(runs: KeptRuns, more: _Taken) -> int:

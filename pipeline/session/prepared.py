@@ -247,14 +247,14 @@ class Compiled:
         places, device = at_callers(program, inputs, sinks), inputs[0].device
         there = bytes_there(program, inputs, places)
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device, call.last)
-        counted = weights is not None and limits.vram is not None
-        wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, counted, *places)
+        # what is to come beside it is measured on a GPU alone, see ``ChosenPlan.fits``
+        counted = weights is not None and limits.vram is not None, limits.beside if device.type == "cpu" else 0
+        wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, *counted, *places)
         given = None if weights is None else weights.in_place(names := _names(captured, program))
         if weights is not None and given is None:
             sizes = {name: program.ops[i].bytes for i, name in program.params.items()}
             more = sum(sizes[name] for name in weights.to_come(names))
-            # refuses, and says what would do
-            choose_plan(program, limits, device, places, height_bands, to_come=more, there=there)
+            choose_plan(program, limits, device, places, height_bands, to_come=more, there=there)  # or refuses
             given = weights(names)
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]

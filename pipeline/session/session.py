@@ -85,7 +85,7 @@ class Session:
         of_sides: Any = {"channels_last": self._last, "peers": peers, "bitwise": limits.bitwise}
         self._sides = Sides(subject, kernels_of(preset, **how), allow_whole=allow_whole, **of_sides)
         self._steps: dict[Side, ClipSteps | None] = {}
-        self._runs = KeptRuns(device)
+        self._runs, self._within_clip = KeptRuns(device), False
         self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
         early, of_steps = self._records and self._watched, partial(self._settings, steps=True)
         self._serves = partial(serves_still, limits=limits, device=device, shared=peers is not None)
@@ -93,7 +93,6 @@ class Session:
         quick = partial(self._sides.quickly_ready, weights=self._weights, limits=limits, record=self._records)
         self._early = EarlyRuns(self._runs, self._weights, subject.still, peers, serves, self._settings, quick)
         self._clips = ClipRecorder(self._runs, self._weights, of_steps) if early and peers is None else None
-        self._within_clip = False
 
     @property
     def lock(self) -> Turns:
@@ -107,15 +106,17 @@ class Session:
         call: Call,
         sinks: Mapping[int, RowSink] = NO_SINKS,
         generator: torch.Generator | None = None,
+        beside: int = 0,
     ) -> tuple[list[Tensor], Spec]:
-        """The tensors that a side or a step of it gives, and what they make."""
-        run = partial(self._run, task, inputs, call, sinks, generator)
+        """The tensors that a side or a step of it gives, and what they make. beside: bytes that are still to come."""
+        limits = replace(self.limits, beside=beside)
+        run = partial(self._run, task, inputs, call, sinks, generator, limits)
         if self._peers is None:
             return run()
 
         def plan(like: Sequence[Tensor], ask: bool) -> tuple[ChosenPlan, SharedRun]:
             with self.lock, self._settings(steps=task.step):
-                return self._sides[task].agreed(like, self.limits, call, self._weights if ask else None)
+                return self._sides[task].agreed(like, limits, call, self._weights if ask else None)
 
         return answered(self._peers, run, plan, inputs)
 
@@ -126,22 +127,22 @@ class Session:
         call: Call,
         sinks: Mapping[int, RowSink],
         generator: torch.Generator | None,
+        limits: Limits,
     ) -> tuple[list[Tensor], Spec]:
-        settings, bounded = self._settings(steps=task.step), self.limits.vram is not None
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
-        if bounded:
+        if limits.vram is not None:
             self._take_stock(inputs)
-        with self.lock, settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
-            dims = {n: rows_dim(sink) for n, sink in sinks.items()}
-            key, made = run_key(task, inputs, call, dims), partial(self._made, task, inputs, call, dims)
+        with self.lock, self._settings(steps=task.step), capped(self.device, limits.vram, by_rows=by_rows) as limit:
+            what = task, inputs, call, {n: rows_dim(sink) for n, sink in sinks.items()}
+            key, made = run_key(*what, limits.beside), partial(self._made, *what, limits)
             before = self._runs.prepared(key)
             try:
                 ready = self._runs.get(key, made, self._serves)
                 limit()
                 with nullcontext() if self._threads is None else computing_with(ready.threads(self._threads)):
                     watched = self._weights if self._watched and not self._within_clip else None
-                    what, again = (inputs, generator, sinks, self._runs), partial(self._again, key, made)
-                    tensors = guarded(ready, again, what, watched, on_cuda=self.device.type == "cuda")
+                    given, again = (inputs, generator, sinks, self._runs), partial(self._again, key, made)
+                    tensors = guarded(ready, again, given, watched, on_cuda=self.device.type == "cuda")
                 if ready is not before:
                     look_through_new()
             finally:
@@ -170,9 +171,9 @@ class Session:
         if side is not None and not known and self.limits.vram is None and self._peers is None:
             side.expect(like, self.limits, call)
 
-    def _made(self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
+    def _made(self, task: Task, inputs: Any, call: Call, dims: Mapping[int, int], limits: Limits) -> Ready:
         def prepare() -> Ready:
-            return self._sides[task].ready(inputs, self._weights, self.limits, call, sinks=dims, record=self._records)
+            return self._sides[task].ready(inputs, self._weights, limits, call, sinks=dims, record=self._records)
 
         ready = prepare()
         if not ready.planned.at_ease and self._peers is None and drop_recordings(self.device):
@@ -268,8 +269,7 @@ class Session:
         steps = self.steps(side)
         assert steps is not None, "the caller asked whether there are steps"
         with self.lock:
-            if self.limits.vram is not None:
-                steps.check(tuple(x.shape))
+            beside = 0 if self.limits.vram is None else steps.check(tuple(x.shape))
             like = torch.empty(0, dtype=self.dtype, device=self.device)
             whole = partial(whole_clip, steps, like=like, peers=self._peers, channels_last=self._last)
             found = None if self._clips is None else self._clips.replayed(side, steps, x, whole)
@@ -278,15 +278,15 @@ class Session:
             if found is not None:
                 self.forget()
             try:
-                return whole(self._looked_at_once(steps), x)
+                return whole(self._looked_at_once(steps, beside), x)
             finally:
                 self._within_clip = False
 
-    def _looked_at_once(self, steps: ClipSteps) -> RunStep:
+    def _looked_at_once(self, steps: ClipSteps, beside: int) -> RunStep:
         """Makes steps. When the first is done the weights have been looked at, for the rest of the clip."""
 
         def run(chunk: Tensor, caches: list[Cache], last: bool) -> list[Cache]:
-            made = steps.run(chunk, caches, last)
+            made = steps.run(chunk, caches, last, beside)
             self._within_clip = True
             return made
 

@@ -28,9 +28,12 @@ class StepRuns:
     def __init__(self, session: Session, task: Task) -> None:
         self._session, self._task = weakref.ref(session), task
 
-    def compute(self, inputs: Inputs, sinks: Mapping[int, RowSink], *, last: bool = False) -> list[Tensor]:
-        """The results that no sink takes; sinks by number of the result. last: no caches are among them."""
-        return self._its().compute(self._task, inputs, Call(last=last), sinks)[0]
+    def compute(
+        self, inputs: Inputs, sinks: Mapping[int, RowSink], *, beside: int = 0, last: bool = False
+    ) -> list[Tensor]:
+        """The results that no sink takes; sinks by number of the result. beside: bytes to come. last: no caches are
+        among them."""
+        return self._its().compute(self._task, inputs, Call(last=last), sinks, beside=beside)[0]
 
     def check(
         self, inputs: Inputs, sinks: Mapping[int, int], *, running: bool, beside: int, last: bool = False

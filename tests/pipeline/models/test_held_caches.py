@@ -122,9 +122,9 @@ def test_caches_have_left_the_device_when_a_step_begins(folder: Path, monkeypatc
     assert left
     real, seen = steps._runs.compute, list[bool]()
 
-    def compute(inputs: Any, sinks: Any, *, last: bool) -> list[Tensor]:
+    def compute(inputs: Any, sinks: Any, *, beside: int, last: bool) -> list[Tensor]:
         seen.append(any(one() is not None for one in left))
-        return real(inputs, sinks, last=last)
+        return real(inputs, sinks, beside=beside, last=last)
 
     monkeypatch.setattr(steps._runs, "compute", compute)
     stream.step(x[1])
