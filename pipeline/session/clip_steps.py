@@ -95,7 +95,14 @@ class ClipSteps:
             # a list that the step empties, so that caches can go as soon as they have been read
             inputs: list[Tensor | RowSource] = [chunk]
             inputs += ((c.cpu() if isinstance(c, OffloadedCache) else c).to(self._device) for c in _emptied(caches))
-            return [*self._runs.compute(inputs, {}, beside=counted, last=last)]
+            try:
+                return [*self._runs.compute(inputs, {}, beside=counted, last=last)]
+            except PlanError:  # there is less memory than when this was looked at
+                if self._shared or len(inputs) <= len(shapes):
+                    raise  # it had begun
+                self._away[self._kind(tuple(chunk.shape), shapes, beside, last)] = True
+                caches = [cache for cache in inputs[1:] if isinstance(cache, Tensor)]
+                inputs.clear()
         made = self._runs.shapes([chunk, *map(self._example, shapes)])[: 1 if last else None]
         sinks = {n: self._held(shape) for n, shape in enumerate(made) if n and holdable(shape)}
         held = [self._elsewhere(cache) for cache in _emptied(caches)]
@@ -165,6 +172,7 @@ class ClipSteps:
             last = ends and n == len(kinds) - 1 and last_is_alone(sizes)
             made = self._runs.shapes(inputs)[: 1 if last else None]
             sinks: dict[int, int] = {}
+            self._away.pop(self._kind(chunk, caches, beside, last), None)  # memory is what it is now
             if self._too_large(chunk, caches, running=running, beside=beside, last=last):
                 inputs[1:] = [self._rows(s) if holdable(s) else self._example(s) for s in caches]
                 sinks = {n: height_of(s) for n, s in enumerate(made) if n and holdable(s)}
@@ -211,7 +219,7 @@ class ClipSteps:
         """Can a step not hold the caches it reads and those it leaves on the device?"""
         if self._shared:
             return False
-        key = (last, beside), chunk, *caches
+        key = self._kind(chunk, caches, beside, last)
         if key not in self._away and self._caches_alone_are(chunk, caches, last):
             self._away[key] = True
         if key not in self._away:
@@ -222,6 +230,13 @@ class ClipSteps:
             except PlanError:
                 self._away[key] = True
         return self._away[key]
+
+    @staticmethod
+    def _kind(
+        chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]], beside: int, last: bool
+    ) -> tuple[tuple[int, ...], ...]:
+        """What decides where the caches of a step are, beside the memory that there is."""
+        return (last, beside), chunk, *caches
 
     def _caches_alone_are(self, chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]], last: bool) -> bool:
         """Those that a step reads, or those that it leaves, more than everything that may be held? Sooner said than
