@@ -57,7 +57,7 @@ def test_where_the_trainer_looks_is_told() -> None:
     assert Path("photos/0_0096x0064_sdxl.npz").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vae", "words", "told"),
     [
@@ -75,7 +75,7 @@ def test_what_is_of_one_model_is_told_for_it_alone(vae: str, words: list[str], t
     assert ("(hv15)" in error) is told
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_clips_of_several_lengths_from_the_shell() -> None:
     saved("wan", Path("other"))
     with av.open("clip.mkv", "w") as container:

@@ -47,14 +47,14 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows tells of a closed pipe in other ways")
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_a_command_ends_without_a_word(words: tuple[str, ...], photos: Path) -> None:
     assert unread(photos, *words) == (141, "")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows tells of a closed pipe in other ways")
 @pytest.mark.parametrize("flags", [("--json",), ()])
 def test_a_job_leaves_complete_files_and_goes_on_later(flags: tuple[str, ...], photos: Path) -> None:

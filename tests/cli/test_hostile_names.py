@@ -111,7 +111,7 @@ def test_a_loop_of_links_and_a_closed_folder(
     assert result.stderr.count("this folder cannot be read: Permission denied") == recursive
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("more", slow_but([[]], [[], ["--json"]]))
 def test_a_full_stdout(more: list[str], tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_full_stdout(more: list[str], tmp_path: Path) -> None:
     assert done.stderr == "tvae: cannot write to standard output: No space left on device; check where it goes\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_log_on_a_full_disk_does_not_end_the_work(tmp_path: Path) -> None:
     """Every line of the run and those after it are lost, and no result is."""

@@ -35,7 +35,7 @@ IN_STEPS = [
 QUICK = [case for case in IN_STEPS if case[:2] == ("AutoencoderKLWan", "decode")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "side", "lengths"), slow_but(QUICK, IN_STEPS))
 def test_every_length_is_the_models_own(
     family: str, side: Any, lengths: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,7 +38,7 @@ def shared(_rank: int, names: list[str]) -> list[Tensor]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("names", slow_but([FEW], [FEW, *([name] for name in TINY if name not in FEW)]), ids=str)
 def test_families(names: list[str]) -> None:
     for found in in_ranks(3, shared, names, seconds=300):

@@ -41,7 +41,7 @@ def taken(model: Any, side: str, x: Tensor, **extra: Any) -> bool:
     return True
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_but(range(4), range(80)))
 def test_calls_in_turn(seed: int) -> None:
     draw = random.Random(f"devices/{seed}")
@@ -54,7 +54,7 @@ def test_calls_in_turn(seed: int) -> None:
         agrees(vae, model, side, x, **TINY[name].extra(side))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["AutoencoderKLMagvit"], ["AutoencoderKLMagvit", "SeedVR2VAE"]))
 @pytest.mark.parametrize("frames", slow_but([5], [5, 9]))
 def test_steps_that_cannot_be_shared_behind_one_that_is(name: str, frames: int) -> None:

@@ -36,7 +36,7 @@ def latents(frames: int, count: int = 1) -> torch.Tensor:
 CASES = [(kind, chunked) for kind in ("wan21", "wan22") for chunked in (True, False)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "chunked"), slow_but([("wan21", True)], CASES))
 @torch.inference_mode()
 def test_the_numbers_of_the_untiled_model(kind: str, chunked: bool) -> None:

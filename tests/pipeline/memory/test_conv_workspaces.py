@@ -178,7 +178,7 @@ QUICK = {"AutoencoderKL", "AutoencoderTiny", "AutoencoderKLTemporalDecoder", "Au
 """The others are tried in the slow run: their captures take seconds."""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TINY])
 def test_no_convolution_of_a_run_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, called, execute = 0, Convolutions(), runner.execute

@@ -37,7 +37,7 @@ def test_each_dimension_may_have_its_own() -> None:
     assert CONVOLUTIONS[torch.conv2d](x, weight, **options) == torch.conv2d(x, weight, **options).shape
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_asking_imports_no_sympy() -> None:
     code = (
         "import sys, torch\nfrom tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS\n"

@@ -155,7 +155,7 @@ def test_a_stream_goes_on_with_what_another_saved(folder: Path, monkeypatch: pyt
         assert stream.nbytes == sum(cache.nbytes for cache in saved)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_plan_says_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, None)
     model = opened(folder)

@@ -103,7 +103,7 @@ def test_wrong_options_are_told_before_any_work(options: dict[str, Any], words: 
         open_model(str(tmp_path / "not looked for"), **options)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_from_the_second_run_on_diffusers_is_not_imported(tmp_path: Path) -> None:
     """Graphs are on disk by then; the weights come from the file."""
     _saved(TINY["AutoencoderTiny"], tmp_path)

@@ -126,7 +126,7 @@ def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: py
     assert len(made) == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("strip", slow_but([2], [2, 40]))
 def test_steps_are_the_whole_clip(file: Path, module: SeedVR2VAE, strip: int) -> None:
     """One capture of each step serves a second, odd size."""

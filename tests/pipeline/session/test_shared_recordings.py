@@ -39,7 +39,7 @@ def in_group(rank: int, refuses: int) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed, recordings.rows])]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "refuses", [pytest.param(-1, marks=pytest.mark.slow, id="all record"), pytest.param(1, id="one does not")]
 )

@@ -123,7 +123,7 @@ def on_a_rank(_rank: int, sides: Sequence[str]) -> dict[str, float]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", slow_but([2], [2, 3]))
 def test_ranks_share_such_a_plan(ranks: int) -> None:
     for found in in_ranks(ranks, on_a_rank, ("decode", "encode")):

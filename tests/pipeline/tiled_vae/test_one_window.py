@@ -38,7 +38,7 @@ class Windows(nn.Module):
     decode = encode
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("strip", [1, 3])
 @pytest.mark.parametrize("batch", [1, 2])

@@ -66,7 +66,7 @@ def test_results_manifest_and_report_are_in_the_store(
     assert not [path for path in here.iterdir() if path.name.startswith("s3:")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_that_is_repeated_opens_no_picture(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, monkeypatch: pytest.MonkeyPatch, here: Path
 ) -> None:

@@ -166,7 +166,7 @@ def test_inspect(photos: str, bucket: Bucket, here: Path, run: Any) -> None:
     assert bad in run("inspect", bad, f"{photos}/1.png", code=3).stderr
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_verify(bucket: Bucket, here: Path, run: Any) -> None:
     photo(here / "in/a.png", 1)
     photo(here / "in/b.png", 2)
@@ -185,7 +185,7 @@ def test_verify(bucket: Bucket, here: Path, run: Any) -> None:
     assert run("verify", f"{url}/gone.safetensors", code=2).stderr.count("\n") == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "why"),
     [("403 AccessDenied", "no permission"), ("404 NoSuchKey", "it does not exist"), ("cut", "the connection was lost")],

@@ -46,7 +46,7 @@ def results() -> list[list[Tensor]]:
     return in_ranks(PROCESSES, in_groups)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_members_are_told_apart_by_their_number_in_the_group(results: list[list[Tensor]]) -> None:
     for process, (*found, _, _, _) in enumerate(results):
         mine = [(number, members) for number, members in enumerate(MEMBERS) if process in members]

@@ -15,7 +15,7 @@ from slow_but import slow_but
 from tvae.pipeline import load_latents
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     ("trainer", "arch", "vae"), slow_but([("ltx", "ltx2", "ltx2")], [("ltx", "ltx2", "ltx2"), ("comfy", "wan", "wan")])

@@ -52,7 +52,7 @@ def on_one(operation: Any, *inputs: Path, output: Path) -> tuple[RunDone, list[E
     return run_job(job, events.append, StandIn("builtin")), events  # type: ignore[arg-type]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_as_on_one_device(shared: Run, picture: Run, tmp_path: Path) -> None:
     """Pictures, a clip, a damaged file, and a picture that is called a clip."""
     for n in range(9):

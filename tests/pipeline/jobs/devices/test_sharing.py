@@ -232,7 +232,7 @@ def test_a_device_that_nobody_can_use(together: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_of_two_devices_that_nobody_can_use(together: Run, tmp_path: Path) -> None:
     """It was asked for: the run does not begin without it."""
     with pytest.raises(RuntimeError, match=r"cpu:\d: .*busy or unavailable"):
@@ -253,7 +253,7 @@ def test_a_process_that_dies(together: Run, tmp_path: Path) -> None:
     assert done(events).failed < 20  # what it had taken, not all that were for it
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_both_die(together: Run, tmp_path: Path) -> None:
     with pytest.raises(RankError, match="no device is left"):
         together(photos(tmp_path / "in", size=(64, 32)), "dies")

@@ -43,7 +43,7 @@ def ended(processes: list[started.Started]) -> bool:
     return all(each.returncode is not None for each in processes) and all(pipe.closed for pipe in pipes)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_takes_those_that_are_there(
     begun: list[started.Started], shared: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

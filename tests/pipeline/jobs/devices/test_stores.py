@@ -44,7 +44,7 @@ def content(bucket: Bucket, prefix: str) -> dict[str, bytes]:
     return {name.removeprefix(prefix): bucket.get(name) for name in bucket.names(f"{prefix}/")}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_as_on_one_device(cpus: Run, bucket: Bucket, here: Path) -> None:
     one: list[Event] = []
     run_job(job(bucket, "one"), one.append, StandIn("builtin"))  # type: ignore[arg-type]

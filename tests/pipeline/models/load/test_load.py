@@ -242,7 +242,7 @@ def test_the_built_in_one() -> None:
     assert source.keys_are_current
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_locating_and_reading_needs_no_diffusers(vae: Path) -> None:
     code = (
         "import sys; from tvae.pipeline.models.load import *; s = locate_vae(sys.argv[1]); load_weights(s)\n"

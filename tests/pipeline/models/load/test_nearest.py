@@ -130,7 +130,7 @@ def test_layers_that_no_shapes_tell() -> None:
     assert "AutoencoderKL in Latent Diffusion's names, whose layers are read off tensors that are missing (vae." in line
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_models_that_are_built_later_have_all_their_values() -> None:
     """Files of diffusers are imported where a class is first compared: what they make then is no shape alone."""
     code = """

@@ -41,7 +41,7 @@ def told(tiny: TinyVAE, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, tiny.class_name, replace(family, layouts=layouts, kin=kin))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "side"),
     slow_but(
@@ -73,7 +73,7 @@ def test_it_computes_as_the_whole_model(
     assert not any([*child.parameters()] for child in left_out)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("side", slow_but(["decode"], OTHER))
 @torch.no_grad()
 def test_mochi_as_genmo_publishes_it(side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_what_a_configuration_says_is_the_published_one(name: str) -> None:
         )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed"),
     slow_but([(name, 0) for name in PUBLIC if name not in LARGE], product(PUBLIC, range(3))),

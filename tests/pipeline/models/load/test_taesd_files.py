@@ -48,7 +48,7 @@ EACH = [*product(KINDS, (torch.float32, torch.float16, torch.bfloat16))]
 OFTEN = [("taesd", torch.float16), ("taef1", torch.float32), ("taef2", torch.float16), ("taesana", torch.bfloat16)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), slow_but(OFTEN, EACH))
 @torch.no_grad()
 def test_both_sides_of_a_folder(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
