@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
     from tvae.pipeline.session.model_info import Known
 
-__all__ = ["cache_clip_item", "encoded", "no_piece", "pieces", "stored"]
+__all__ = ["cache_clip_item", "encoded", "no_piece", "pieces", "stored", "told_of"]
 
 
 def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> ClipRun:
@@ -93,31 +93,48 @@ class _Done:
         else:
             busy, generator = self._context.busy, generator_of(subject, self._context.job.seed)
             with busy.at(CLIP):
-                latents = stored(encoded(model, frames), model, self._plan, generator)
+                latents = stored(encoded(model, frames, self._done_of(piece)), model, self._plan, generator)
             with busy.at(CLIP_WRITE):
                 staged = self._plan.stage(subject, [latents], self._item.record)
                 self.files += [one.record for one in staged]
                 self._plan.commit(self._item.record, self.record.with_files(tuple(self.files), complete=False), staged)
         self.frames += len(frames)
-        self._context.emit(Progress(self._item.source, self._item.index, piece.start + piece.frames, None))
+        self._done_of(piece)(piece.frames)
+
+    def _done_of(self, piece: Piece) -> Callable[[int], None]:
+        return told_of(self._item, self._context, piece.start)
 
 
-def encoded(model: Model, frames: list[np.ndarray]) -> Posterior:
-    """The posterior [1, C, t, h, w] of a clip, uint8 [H, W, 3] each, of a length that the VAE takes. OutOfMemory."""
+def told_of(item: Item, context: Context, start: int, total: int | None = None) -> Callable[[int], None]:
+    """Tells how many frames of a clip are done, those of the piece that begins at ``start``."""
+    return lambda done: context.emit(Progress(item.source, item.index, start + done, total))
+
+
+def encoded(model: Model, frames: list[np.ndarray], tell: Callable[[int], None]) -> Posterior:
+    """The posterior [1, C, t, h, w] of a clip, uint8 [H, W, 3] each, of a length that the VAE takes. OutOfMemory.
+
+    tell: is given how many frames are done, each time that some are and others are left."""
     way = passage(model, "encode", "video")
     with enough_memory(model):
         if way.mode is ClipMode.FRAME_BY_FRAME:
-            each = [model.encode(PixelRows(frame, model.device, model.dtype)) for frame in frames]
+            each = list[Posterior]()
+            for frame in frames:
+                if each:
+                    tell(len(each))
+                each.append(model.encode(PixelRows(frame, model.device, model.dtype)))
             logvars = [one.logvar for one in each if one.logvar is not None]
             means = torch.stack([one.mean for one in each], 2)
             return Posterior(means, torch.stack(logvars, 2) if logvars else None)
         if way.mode is ClipMode.IN_STEPS:
             assert way.stream is not None
-            left, parts = iter(frames), []
+            left, parts, done = iter(frames), [], 0
             for size in way.stream.cuts.sizes(len(frames)):
                 chunk = [*islice(left, size)]
                 if not chunk:
                     break
+                if done:
+                    tell(done)
+                done += len(chunk)
                 parts.append(way.stream.step(step_pixels(model, chunk)))
             return Posterior.from_moments(torch.cat(parts, 2))
         if way.mode is ClipMode.ON_DEMAND:

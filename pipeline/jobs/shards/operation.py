@@ -15,12 +15,12 @@ from tvae.pipeline.caches.shards.record import OriginRecord, SampleRecord
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.jobs.busy import CLIP, CLIP_WRITE
 from tvae.pipeline.jobs.cache import Cache
-from tvae.pipeline.jobs.cache_clip import encoded, no_piece, pieces, stored
+from tvae.pipeline.jobs.cache_clip import encoded, no_piece, pieces, stored, told_of
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted
 from tvae.pipeline.jobs.existing import DONE_ALREADY
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.look_up import look_up
@@ -92,15 +92,16 @@ class Shards(Cache):
             for piece, pictures in pieces(source, item, context, plan):
                 count += 1
                 frames += len(pictures)
+                tell = told_of(item, context, piece.start)
                 if piece.start not in there:
                     subject = plan.subject(item.below, info, piece)
                     noise = generator_of(subject, context.job.seed)
                     with context.busy.at(CLIP):
-                        latents = stored(encoded(model, pictures), model, plan, noise)
+                        latents = stored(encoded(model, pictures, tell), model, plan, noise)
                     with context.busy.at(CLIP_WRITE):
                         sample = self._sample(subject, [latents], went.texts)
                         self._packing.stage(item, sample, self._record(subject, went))
-                context.emit(Progress(item.source, item.index, piece.start + piece.frames, None))
+                tell(piece.frames)
             if not count:
                 raise no_piece(plan)
             yield

@@ -16,12 +16,12 @@ from tvae.pipeline.caches.tables.videos import chosen, is_same_rate
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
-from tvae.pipeline.jobs.cache_clip import encoded, stored
+from tvae.pipeline.jobs.cache_clip import encoded, stored, told_of
 from tvae.pipeline.jobs.cache_draw import generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.events import ItemDone, ItemStarted
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input, state_of
@@ -65,11 +65,12 @@ def read_and_encoded(
     fps = plan.architecture.fps
     assert fps is not None, "only models of videos have clips"
     subject = Subject(item.below, size, framing, plan.architecture, Piece(numbers[0], length, fps))
+    tell = told_of(item, context, 0, length)
     with context.busy.at(CLIP):
-        latents = stored(encoded(model, pictures), model, plan, generator_of(subject, context.job.seed))
+        latents = stored(encoded(model, pictures, tell), model, plan, generator_of(subject, context.job.seed))
     with context.busy.at(CLIP_WRITE):
         stage(item, subject, latents, OriginRecord(item.origin(), of_file(item.source)))
-    context.emit(Progress(item.source, item.index, length, length))
+    tell(length)
     yield
     with blame_input():
         if state_of(item.source) != opened_as:

@@ -16,7 +16,7 @@ from tiny_vaes import relative_l2
 
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, Progress, run_job
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +117,11 @@ def test_a_run_goes_on_with_the_pieces_that_are_missing(
     film(tmp_path / "a.mkv", 20)
     encoded, calls = cache_clip.encoded, list[int]()
 
-    def stopped(model: Any, frames: list[np.ndarray]) -> Any:
+    def stopped(model: Any, frames: list[np.ndarray], tell: Any) -> Any:
         calls.append(len(frames))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return encoded(model, frames)
+        return encoded(model, frames, tell)
 
     monkeypatch.setattr(cache_clip, "encoded", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -195,3 +195,10 @@ def test_records_of_one_length_are_as_before(wan: Any, tmp_path: Path) -> None:
     options = json.loads(record.read_text())["options"]
     assert options["pieces"] == [5, 4, 0, None]
     assert not {"frame_sample", "max_frames"} & {*options}
+
+
+def test_a_piece_tells_how_far_it_is(wan: Any, tmp_path: Path) -> None:
+    """A single piece may take minutes."""
+    film(tmp_path / "in" / "a.mkv", 9)
+    told = [event.done for event in ends(cached(wan, tmp_path / "in", tmp_path / "out", frames=(9,)), Progress)]
+    assert told == [1, 5, 9]
