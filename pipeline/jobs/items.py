@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
@@ -85,7 +85,10 @@ def read_list(name: str) -> list[str]:
     Raises :class:`UsageError` if the file cannot be read.
     """
     try:
-        return names_in(*_standard_input()) if name == "-" else names_in(Path(name).read_bytes())
+        if name == "-":
+            return names_in(*_standard_input())
+        with open(name, "rb", buffering=0) as file:
+            return names_in(_whole(file))
     except OSError as error:
         raise UsageError(f"cannot read the list of inputs {name}: {error.strerror or error}") from error
 
@@ -94,7 +97,15 @@ def _standard_input() -> tuple[bytes, str]:
     """And its encoding."""
     if sys.stdin is None:
         raise UsageError("cannot read the list of inputs -: standard input is closed")
-    return sys.stdin.buffer.read(), sys.stdin.encoding
+    return _whole(sys.stdin.buffer), sys.stdin.encoding
+
+
+def _whole(file: IO[bytes]) -> bytes:
+    """Up to the first zero byte, which no list has: a device, or a film by mistake, is not read to its end."""
+    parts = list[bytes]()
+    while (part := file.read(1 << 20)) and b"\0" not in part:
+        parts.append(part)
+    return b"".join([*parts, part])
 
 
 def names_in(data: bytes, encoding: str = "utf-8") -> list[str]:
