@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvae.pipeline.engine.ir.resolve import STRIDED
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["check_strides"]
@@ -14,7 +15,7 @@ __all__ = ["check_strides"]
 
 def check_strides(name: str, node: Any, module: str) -> None:
     """name: without namespace and overload. node: the exporter's. Raises UnsupportedOp."""
-    if name != "as_strided":
+    if name not in STRIDED:
         return
     x = node.args[0].meta["val"]
     whole = x.is_contiguous() and bool(x.storage_offset() == 0)

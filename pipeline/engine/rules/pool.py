@@ -12,7 +12,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import More, Op, Read, Reduction
-from tvae.pipeline.engine.ir.resolve import resolve
+from tvae.pipeline.engine.ir.resolve import resolve, wherever_it_lies
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.window import out_axis, per_dim, spatial
@@ -35,7 +35,7 @@ def pooling(ctx: Context, node: Node) -> Op:
     zeros = per_dim(args[2] if len(args) > 2 else None, dims, 0)
     gap = per_dim(args[3] if len(args) > 3 else None, dims, 1)[sp] if largest else 1
     k, s, p, rows = (kernel[sp] - 1) * gap + 1, stride[sp], zeros[sp], axis.rows
-    out, invoke = out_axis(ctx, node, axis), resolve(node.target)
+    out, invoke = out_axis(ctx, node, axis), wherever_it_lies(node.target)
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
         """Rows that are seen, borders included; those of them that are read. Where the strip has the lower border alone

@@ -16,6 +16,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
+from tvae.pipeline.engine.rules.pointwise import pointwise
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _MERGED = ("mean", "sum", "prod", "linalg_vector_norm", "amax", "amin", "max", "min")
@@ -24,11 +25,11 @@ _MERGED = ("mean", "sum", "prod", "linalg_vector_norm", "amax", "amin", "max", "
 @rule(*_MERGED, "argmin", "argmax", "var", "std", "logsumexp")
 def statistic(ctx: Context, node: Node) -> Op:
     """A statistic over some dimensions: local where the rows are not among them, else folded over all rows."""
+    if node.target in ("aten.max.other", "aten.min.other"):  # of two values, element by element
+        return pointwise(ctx, node)
     source = ctx.op(node.args[0])
     axis, name, ndim = source.axis, node.op, len(source.shape)
     assert axis is not None
-    if name in ("max", "min") and len(node.args) > 1:
-        raise NoRule("a comparison of two values")
     at = 2 if name == "linalg_vector_norm" else 1
     kept_at = 3 if node.target in ("aten.var.dim", "aten.std.dim") else at + 1  # var(x, dim, unbiased, keepdim)
     over = node.args[at] if len(node.args) > at else node.kwargs.get("dim")

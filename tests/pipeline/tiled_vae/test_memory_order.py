@@ -61,12 +61,39 @@ def sorted_tokens(m: Model, h: Tensor) -> Tensor:
     return tokens.transpose(1, 2).contiguous().view(h.shape)
 
 
+def single_clip(m: Model, h: Tensor) -> Tensor:
+    """Pooling that takes a value of four dimensions for a clip without batch."""
+    return F.max_pool3d(m.second(h), (2, 1, 1))
+
+
+def places_in_a_clip(m: Model, h: Tensor) -> Tensor:
+    return F.max_pool3d(m.second(h), (2, 1, 1), return_indices=True)[0]
+
+
+def blocks_of_pixels(m: Model, h: Tensor) -> Tensor:
+    return torch.kron(m.second(h), torch.tensor([[1.0, -1.0], [0.5, 2.0]])[None, None])
+
+
+def pixels_by_number(m: Model, h: Tensor) -> Tensor:
+    y = m.second(h)
+    return y * torch.take_along_dim(y, torch.tensor([7, 2, 5]))[2]
+
+
+def map_by_strides(m: Model, h: Tensor) -> Tensor:
+    y = torch.as_strided_scatter(m.second(h), h.new_zeros(3), (3,), (1,), 2)
+    return y + torch.as_strided_copy(h, (3, 2), (2, 1), 1).sum()
+
+
+WHOLE = (complex_numbers, sorted_tokens, places_in_a_clip, blocks_of_pixels, pixels_by_number, map_by_strides)
+DIVIDED = (standardised, modulated, by_strides, bits, single_clip)
+
+
 @pytest.mark.long
 @torch.no_grad()
-@pytest.mark.parametrize("block", [standardised, modulated, by_strides, bits, complex_numbers, sorted_tokens])
+@pytest.mark.parametrize("block", DIVIDED + WHOLE)
 def test_it_lies_in_the_order_of_the_model(block: Block) -> None:
     model, wide = Model(block).eval(), Model(block).eval()
-    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=block in (complex_numbers, sorted_tokens))
+    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=block in WHOLE)
     for shape in ((1, 3, 9, 6), (2, 3, 8, 5), (1, 3, 1, 1)):
         x = torch.randn(shape)
         assert relative_l2(tiled.encode(x), wide.encode(x)) < 1e-5
@@ -80,8 +107,12 @@ def part_by_strides(m: Model, h: Tensor) -> Tensor:
     return m.second(h) + m.second.weight[2:].as_strided((8, 1, 1), (5, 1, 1))
 
 
+def turned_map_by_strides(m: Model, h: Tensor) -> Tensor:
+    return h + torch.as_strided_copy(m.second(h).transpose(2, 3), (2, 1), (5, 1)).sum()
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("block", [turned_by_strides, part_by_strides])
+@pytest.mark.parametrize("block", [turned_by_strides, part_by_strides, turned_map_by_strides])
 def test_memory_that_is_not_the_values_own_is_refused(block: Block) -> None:
     tiled = TiledVAE(Model(block).eval(), "cpu", allow_whole=True)
     with pytest.raises(UnsupportedOp, match=r"as_strided.*does not lie in the order"):
