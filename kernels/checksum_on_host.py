@@ -2,7 +2,9 @@
 
 The definition in ``checksum`` mixes every word by itself, which a GPU does beside reading and a CPU does not. Here
 words are multiplied by random odd numbers and added up modulo 2^64, row by row (NumPy's integer products), and the
-rows' sums once more: a write goes unseen by a chance of about 2^-60. It reads 100 MB in some 13 ms on one core.
+rows' sums once more. Products carry changes up and never down: two signs at the top of their words that turn would
+undo each other, whatever the factors. So the upper half of each word is folded onto the lower one first, by a step
+that is no element's width. A write goes unseen by a chance of 2^-32 at most. It reads 100 MB in some 20 ms on one core.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ __all__ = ["HostChecksums"]
 
 _ROW = 4096
 """Words."""
+_ROWS_AT_ONCE = 32
+"""As many as lie in a core's cache."""
+_FOLD = np.uint64(31)
+"""Bits."""
 _FACTORS = np.random.default_rng(0).integers(-(2**63), 2**63, _ROW, dtype=np.int64) | 1
 
 
@@ -41,7 +47,24 @@ def _sum_of(data: np.ndarray, number: int) -> int:
     rest[: len(data) - whole] = data[whole:]
     words = data[:whole]
     words = (words if words.ctypes.data % 8 == 0 else words.copy()).view(np.int64)
-    rows = words[: len(words) // _ROW * _ROW].reshape(-1, _ROW) @ _FACTORS
-    sums = np.concatenate([rows, words[len(rows) * _ROW :], rest.view(np.int64), [len(data), number]])
+    rows = _sums_of_rows(words[: len(words) // _ROW * _ROW].reshape(-1, _ROW))
+    tail = np.concatenate([words[len(rows) * _ROW :], rest.view(np.int64)])
+    sums = np.concatenate([rows, _folded(tail), [len(data), number]])
     keys = np.resize(_FACTORS, len(sums)) * (2 * np.arange(len(sums), dtype=np.int64) + 1)
     return int(sums @ keys)
+
+
+def _sums_of_rows(words: np.ndarray) -> np.ndarray:
+    """[rows, words] to [rows]."""
+    sums, room = np.empty(len(words), np.int64), np.empty((min(len(words), _ROWS_AT_ONCE), _ROW), np.int64)
+    for first in range(0, len(words), _ROWS_AT_ONCE):
+        some = words[first : first + _ROWS_AT_ONCE]
+        np.matmul(_folded(some, room[: len(some)]), _FACTORS, out=sums[first : first + len(some)])
+    return sums
+
+
+def _folded(words: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Other words for other words; what differs at the top differs further down, too."""
+    out = np.empty(words.shape, np.int64) if out is None else out
+    np.right_shift(words.view(np.uint64), _FOLD, out=out.view(np.uint64))
+    return np.bitwise_xor(out, words, out=out)

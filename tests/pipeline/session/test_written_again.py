@@ -56,3 +56,13 @@ def test_every_write_is_seen(order: tuple[str, ...]) -> None:
         WRITES[write](model)
         want = copy.deepcopy(model).double().encode(X.double())
         assert float((tiled.encode(X) - want).norm() / want.norm()) < 1e-5
+
+
+@torch.no_grad()
+def test_turned_signs_are_seen_in_float64() -> None:
+    """They differ in the highest bit of each word alone."""
+    model = Mixed().double().eval()
+    tiled = TiledVAE(model, "cpu", strip=2)
+    for _ in range(3):
+        assert torch.allclose(tiled.encode(X.double()), model.encode(X.double()), rtol=1e-10, atol=1e-12)
+        model.kernels.data.neg_()
