@@ -15,6 +15,7 @@ from tvae.pipeline.engine.run.host_memory import available_bytes
 from tvae.pipeline.engine.run.pinned_memory import POOL
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.allocator_bytes import allocator_bytes
+from tvae.pipeline.memory.heap import return_what_is_free
 
 __all__ = [
     "CUDA_LATER",
@@ -145,6 +146,7 @@ def overhead(device: torch.device, weights: int, inputs: int = 0, *, to_come: in
         held = max(weights, held) if to_come is None else held + _in_pages(to_come)
         return Overhead(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM, _CUDA_SPARE)
     if device.type == "cpu":
+        return_what_is_free()  # what a call before has left in the heap
         resident = _resident()
         more = weights if to_come is None or not resident else to_come
         return Overhead((resident or _CPU_OWN) + more + _CPU_FIRST, _CPU_ROOM, _CPU_SPARE)
