@@ -85,6 +85,8 @@ def lower(
             try:
                 op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)
                 op = op if op.axis is None else divided_again(ctx, node, op)
+                if op.reduction is not None and _has_no_rows(ctx.ops[op.reduction.source]):
+                    op = _run_whole(ctx, node)
             except NoRule as error:
                 by_name = node if node.op != "getitem" else graph.nodes[node.args[0].id]
                 without_rule(by_name.target, by_name.module, str(error))
@@ -164,6 +166,10 @@ def _part(ctx: Context, node: Node) -> Op:
     if source.axis is None:
         return ctx.emit(node, [source], None, no_demand, lambda read, _a, _b: read(source.id)[index])
     return ctx.local(node, source.axis, run=lambda read, a, b: read(source.id, a, b)[index])
+
+
+def _has_no_rows(op: Op) -> bool:
+    return op.axis is not None and not op.axis.rows
 
 
 def _run_whole(ctx: Context, node: Node) -> Op:

@@ -89,6 +89,9 @@ def execute(
             alone = None if away or schedule.places or together is not None else _one_strip(schedule, segment)
             if alone is None or not alone.run(buffers, before_strip):
                 _Run(schedule, segment, buffers, before_strip, together).run(full=alone is not None)
+            for op in (program.ops[i] for i in segment.sinks):
+                if op.axis is not None and not op.axis.rows and op.id not in away:  # no strip computes it
+                    store.setdefault(op.id, torch.empty(op.shape, dtype=op.dtype, device=device))
             for id_ in segment.drops:
                 store.pop(id_, None)
                 if id_ in away:
