@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,7 +41,10 @@ _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, w
 _NEXT = b"\xff\xd9\xff\xd8"  # the end of a JPEG, and the begin of one
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
-Image.init()
+Image.preinit()  # BMP, GIF, JPEG, PNG; TIFF is there. The other forty that Pillow has are not read, and take 40 ms
+for _plugin in ("WebPImagePlugin", "AvifImagePlugin"):
+    with suppress(ImportError):  # of a Pillow without AVIF
+        import_module(f"PIL.{_plugin}")
 
 
 def is_image(opened: Opened, max_pixels: int = MAX_PIXELS, *, first: bool = False) -> bool:

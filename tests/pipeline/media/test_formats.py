@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
@@ -195,3 +197,19 @@ def test_the_usual_clock_of_mp4_is_kept() -> None:
             stream.time_base = Fraction(1, 44100)
             container.start_encoding()
             assert (stream.time_base == Fraction(1, 44100)) == one.iso
+
+
+READ_AT_FIRST = """
+import sys
+import tvae.pipeline.media.image_read as image_read
+from PIL import Image
+there, sought = {*Image.OPEN}, {*image_read.PILLOW_READS}
+assert "PIL.PdfImagePlugin" not in sys.modules
+Image.init()
+assert sought & {*Image.OPEN} <= there, sought - there
+"""
+
+
+def test_pillows_other_formats_are_not_loaded() -> None:
+    """Forty modules, which every command would wait for; all that are read are there."""
+    subprocess.run([sys.executable, "-c", READ_AT_FIRST], check=True)
