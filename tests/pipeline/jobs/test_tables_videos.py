@@ -18,7 +18,7 @@ from tiny_vaes import relative_l2
 from tvae.pipeline.batch.verdicts import verdicts
 from tvae.pipeline.caches import CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Event, ItemFailed, ItemSkipped, Job, RunDone, run_job
+from tvae.pipeline.jobs import Event, ItemFailed, ItemSkipped, Job, Progress, RunDone, run_job
 
 HOME = Path("mixed/cache/wan")
 LONG = HOME / "cache_1.000x64x64x17" / "latents"
@@ -70,6 +70,11 @@ def test_clips_are_those_of_the_trainer(model: Any, mode: str | None) -> None:
     assert told == [
         "diffusion-pipe leaves it out: it has 3 frames at the model's rate, too few for all frame_buckets of videos"
     ]
+    lengths = {"same.mp4": 17, "fast.mp4": 17, "slow.mp4": 9}
+    for name, length in lengths.items():  # in the wan model's steps of one frame, then of four
+        steps = [(one.done, one.total) for one in events if isinstance(one, Progress) and one.input.name == name]
+        once = [(n, length) for n in range(1, length + 1, 4)]
+        assert steps[: len(once)] == once
     same, fast = [*range(17)], [0, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31]
     if mode is not None:
         same, fast = [*range(1, 18)], [3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35]

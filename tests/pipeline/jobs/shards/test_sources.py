@@ -13,7 +13,7 @@ import pytest
 from mds_files import read_mds
 from shard_files import photo, samples_in
 
-from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped
+from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Progress
 
 LEVELS = [2 * (20 + (n * 37) % 200) / 255 - 1 for n in range(40)]
 """Of the frames that ``clip`` writes, as a VAE sees them."""
@@ -126,6 +126,8 @@ def test_clips(fill: Any, clip: Any, stand_in: Any, tmp_path: Path, temporal: in
     model = stand_in(temporal_factor=temporal, posterior=True)
     events = fill(posterior="mean", model=model, shards="8KB", **pieces)
     assert of(events, ItemDone) == [0]
+    told = [event.done for event in events if isinstance(event, Progress)]
+    assert told == ([*range(1, 15)] if temporal is None else [5, 9, 13])
     found = samples_in(tmp_path / "out")
     if temporal is None:
         (one,) = found
