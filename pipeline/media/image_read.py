@@ -41,7 +41,7 @@ _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, w
 _NEXT = b"\xff\xd9\xff\xd8"  # the end of a JPEG, and the begin of one
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
-Image.preinit()  # BMP, GIF, JPEG, PNG; TIFF is there. The other forty that Pillow has are not read, and take 40 ms
+Image.preinit()  # BMP, GIF, JPEG, PNG; TIFF is there. Pillow's other forty, which take longer, are not read
 for _plugin in ("WebPImagePlugin", "AvifImagePlugin"):
     with suppress(ImportError):  # of a Pillow without AVIF
         import_module(f"PIL.{_plugin}")

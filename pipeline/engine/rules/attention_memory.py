@@ -73,7 +73,7 @@ def of_samples(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
 def of_wide_samples(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
     """The same of ``wide_attention`` as it is defined."""
     copies = 0 if _lies_in_rows(ctx, q) else sum(math.prod(x.shape) for x in (q, k, v)) * q.dtype.itemsize
-    a_row = copies // max(1, 0 if q.axis is None else q.axis.rows)
+    a_row = copies // _rows(q)
     return _both(_sums(ctx, q, v), lambda rows: rows * a_row)
 
 
@@ -105,12 +105,16 @@ def copied(ctx: Context, q: Op, k: Op, v: Op) -> Bytes:
     if _lies_in_rows(ctx, q):
         return lambda rows: 0
     held = (math.prod(k.shape) + math.prod(v.shape)) * q.dtype.itemsize
-    a_row = math.prod(q.shape) * q.dtype.itemsize // max(1, 0 if q.axis is None else q.axis.rows)
+    a_row = math.prod(q.shape) * q.dtype.itemsize // _rows(q)
     return lambda rows: held + rows * a_row
 
 
 def _both(one: Bytes, other: Bytes) -> Bytes:
     return lambda rows: one(rows) + other(rows)
+
+
+def _rows(q: Op) -> int:
+    return 1 if q.axis is None else max(1, q.axis.rows)
 
 
 def _widened_bytes(q: Op | Tensor, k: Op | Tensor, v: Op | Tensor) -> int:
@@ -121,9 +125,8 @@ def _widened_bytes(q: Op | Tensor, k: Op | Tensor, v: Op | Tensor) -> int:
 
 def _widened_rows(q: Op, k: Op, v: Op) -> Bytes:
     """``_widened_bytes`` of so many rows of queries, beside all keys and values."""
-    rows_of_all = 1 if q.axis is None else q.axis.rows
     held = math.prod(k.shape) + math.prod(v.shape)
-    a_row = -(-(_widened_bytes(q, k, v) - held * torch.float32.itemsize) // max(1, rows_of_all))
+    a_row = -(-(_widened_bytes(q, k, v) - held * torch.float32.itemsize) // _rows(q))
     return lambda rows: held * torch.float32.itemsize + rows * a_row
 
 
@@ -132,7 +135,7 @@ def _sums(ctx: Context, q: Op, v: Op) -> Bytes:
     ("output_accum", mem_eff_attention/kernel_forward.h)."""
     wide = ctx.device.type == "cuda" and v.shape[-1] > _NARROW and q.dtype.itemsize == 2
     result = math.prod(q.shape[:-1]) * v.shape[-1] if wide else 0
-    a_row = result * torch.float32.itemsize // max(1, 0 if q.axis is None else q.axis.rows)
+    a_row = result * torch.float32.itemsize // _rows(q)
     return lambda rows: rows * a_row
 
 
