@@ -161,4 +161,4 @@ def _convolve(
 @lru_cache(1 << 10)
 def _launcher(build: tuple[str, tuple[tuple[str, int], ...], int], blocks: int) -> StructLaunch:
     """The kernel with its grid. Raises Unsupported where it cannot be built."""
-    return StructLaunch(load("conv", *build), blocks, _THREADS, card(build[2]).shared_block, build[2], 5)
+    return StructLaunch(load("conv", *build), blocks, _THREADS, card(build[2]).shared_block, build[2])

@@ -12,6 +12,7 @@ import torch
 
 from tvae.kernels import current
 from tvae.kernels.cuda import program
+from tvae.kernels.cuda.answers import value_of
 from tvae.kernels.cuda.ring import Card
 from tvae.kernels.registry import Unsupported
 
@@ -22,7 +23,6 @@ _lock = threading.Lock()
 _building: dict[tuple[Any, ...], threading.Lock] = {}
 """Different programs are built side by side."""
 _here = threading.local()
-_streams: dict[int, Any] = {}
 
 
 def no_card() -> str | None:
@@ -37,12 +37,16 @@ def no_card() -> str | None:
 @cache
 def card(device: int) -> Card:
     """What the ring must know of a CUDA device."""
-    from cuda.core import Device
+    from cuda.bindings import driver
 
-    of = Device(device).properties
-    capability = torch.cuda.get_device_capability(device)
-    shared = of.max_shared_memory_per_block_optin, of.max_shared_memory_per_multiprocessor
-    return Card(capability, of.multiprocessor_count, *shared)
+    capability = torch.cuda.get_device_capability(device)  # PyTorch starts the driver
+    kinds = driver.CUdevice_attribute
+    wanted = (
+        kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+    )
+    return Card(capability, *(value_of(driver.cuDeviceGetAttribute(kind, driver.CUdevice(device))) for kind in wanted))
 
 
 def load(kernel: str, name: str, macros: tuple[tuple[str, int], ...], device: int) -> Any:
@@ -72,58 +76,37 @@ def _program(name: str, macros: tuple[tuple[str, int], ...], device: int) -> dic
 
 
 def _loaded(made: bytes, names: tuple[str, ...], device: int) -> dict[str, Any]:
+    """Kernel by name. They stay until the process ends."""
     from cuda.bindings import driver
-    from cuda.core import ObjectCode
 
-    code = ObjectCode.from_cubin(made)
-    kernels = {name: code.get_kernel(name) for name in names}
+    library = value_of(driver.cuLibraryLoadData(made, [], [], 0, [], [], 0))
+    kernels = {name: value_of(driver.cuLibraryGetKernel(library, name.encode())) for name in names}
     most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     for kernel in kernels.values():
-        (error,) = driver.cuKernelSetAttribute(most, card(device).shared_block, kernel.handle, driver.CUdevice(device))
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(error.name)
+        value_of(driver.cuKernelSetAttribute(most, card(device).shared_block, kernel, driver.CUdevice(device)))
     return kernels
 
 
 def resident(kernel: Any, threads: int, shared: int, device: int) -> int:
     """Blocks of a kernel that a multiprocessor runs at once, at least 1."""
+    from cuda.bindings import driver
+
     with torch.cuda.device(device):
         _attach(device)
-        return max(1, int(kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared)))
-
-
-class Launch:
-    """A kernel with its grid. Calls cost a few microseconds; they can be captured in a CUDA graph."""
-
-    def __init__(self, kernel: Any, blocks: int, threads: int, shared: int, device: int) -> None:
-        from cuda.core import LaunchConfig, launch
-
-        self._kernel, self._device, self._launch = kernel, device, launch
-        self._config = LaunchConfig(grid=blocks, block=threads, shmem_size=shared)
-
-    def __call__(self, *arguments: int) -> None:
-        """Run on the device's current stream. Every argument is a pointer or a 64-bit integer."""
-        if current.device() == self._device:
-            self._run(arguments)
-        else:
-            with torch.cuda.device(self._device):
-                self._run(arguments)
-
-    def _run(self, arguments: tuple[int, ...]) -> None:
-        _attach(self._device)
-        self._launch(_stream(self._device), self._config, self._kernel, *arguments)
+        function = driver.CUfunction(int(kernel))
+        return max(1, value_of(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)))
 
 
 class StructLaunch:
-    """A kernel whose arguments are structures, with its grid: what a launch of it needs is looked up once."""
+    """A kernel whose arguments are structures, with its grid: what a launch of it needs is looked up once. Calls cost a
+    few microseconds; they can be captured in a CUDA graph."""
 
-    def __init__(self, kernel: Any, blocks: int, threads: int, shared: int, device: int, structures: int) -> None:
+    def __init__(self, kernel: Any, blocks: int, threads: int, shared: int, device: int) -> None:
         from cuda.bindings import driver
 
-        self._kernel, self._device = kernel, device
-        self._function, self._success = driver.CUfunction(int(kernel.handle)), driver.CUresult.CUDA_SUCCESS
+        self._device = device
+        self._function, self._success = driver.CUfunction(int(kernel)), driver.CUresult.CUDA_SUCCESS
         self._launch, self._grid, self._shared = driver.cuLaunchKernel, (blocks, 1, 1, threads, 1, 1), shared
-        self._addresses = ctypes.c_void_p * structures
 
     def __call__(self, *structures: int) -> None:
         """Run on the device's current stream. structures: their addresses."""
@@ -135,27 +118,34 @@ class StructLaunch:
 
     def _run(self, structures: tuple[int, ...]) -> None:
         _attach(self._device)
-        addresses, stream = self._addresses(*structures), current.stream(self._device)
+        addresses, stream = (ctypes.c_void_p * len(structures))(*structures), current.stream(self._device)
         (error,) = self._launch(self._function, *self._grid, self._shared, stream, ctypes.addressof(addresses), 0)
         if error != self._success:
             raise RuntimeError(f"a kernel was not launched: {error.name}")
 
 
+class Launch(StructLaunch):
+    """A kernel whose arguments are pointers and 64-bit integers, with its grid."""
+
+    def __call__(self, *arguments: int) -> None:
+        """Run on the device's current stream."""
+        words = (ctypes.c_int64 * len(arguments))(*arguments)
+        first = ctypes.addressof(words)
+        super().__call__(*range(first, first + ctypes.sizeof(words), ctypes.sizeof(ctypes.c_int64)))
+
+
 def _attach(device: int) -> None:
     """PyTorch's context of a device is this thread's; PyTorch itself may not have called CUDA in this thread yet."""
     if getattr(_here, "device", None) != device:
-        from cuda.core import Device
+        from cuda.bindings import driver
 
-        Device(device).set_current()
+        value_of(driver.cuCtxSetCurrent(_context(device)))
         _here.device = device
 
 
-def _stream(device: int) -> Any:
-    """PyTorch's current stream as cuda.core wants it."""
-    raw = torch.cuda.current_stream(device).cuda_stream
-    found = _streams.get(raw)
-    if found is None:
-        from cuda.core import LEGACY_DEFAULT_STREAM, Stream
+@cache
+def _context(device: int) -> Any:
+    """The device's primary context, which is PyTorch's."""
+    from cuda.bindings import driver
 
-        found = _streams[raw] = Stream.from_handle(raw) if raw else LEGACY_DEFAULT_STREAM
-    return found
+    return value_of(driver.cuDevicePrimaryCtxRetain(driver.CUdevice(device)))

@@ -6,6 +6,7 @@ the way to the device.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import triton
+from triton.compiler import make_backend
 from triton.errors import TritonError
 from triton.runtime import build
 
@@ -28,13 +30,13 @@ from tvae.kernels.triton.linear import linear
 from tvae.kernels.triton.merge import merge_stats
 from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
 from tvae.kernels.triton.norm import norm_act
-from tvae.kernels.triton.reading import read_triton
 from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.shuffle import shuffle_up
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats
 from tvae.kernels.triton_launchers import load_apart
 from tvae.kernels.triton_needs import OLDEST
+from tvae.kernels.triton_reading import read_triton
 
 __all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
 
@@ -63,6 +65,7 @@ IMPLEMENTATIONS = {
     )
 }
 """Operation -> its kernel."""
+_log = logging.getLogger("tvae")
 load_apart(build)  # before any kernel is built
 
 
@@ -83,4 +86,12 @@ def missing() -> str | None:
 
 def prepare(_operations: set[str], _dtype: torch.dtype, _device: int) -> None:
     """Begin what Triton does once before it builds anything; a build waits for it."""
-    threading.Thread(target=read_triton, name="tvae-read", daemon=True).start()
+    threading.Thread(target=_begin, name="tvae-read", daemon=True).start()
+
+
+def _begin() -> None:
+    try:  # a process of the compiler is asked for its version, by each thread that builds before one was told
+        make_backend(triton.runtime.driver.active.get_current_target()).hash()
+    except Exception:  # whatever it is, a build says it better
+        _log.debug("Triton's compiler does not say which it is", exc_info=True)
+    read_triton()

@@ -18,9 +18,9 @@ from tvae.kernels import current
 from tvae.kernels.layout import channels_last, pixels_of
 from tvae.kernels.prebuild import asked, under_way, wait_for
 from tvae.kernels.registry import Unsupported
-from tvae.kernels.triton.reading import read_triton, wait_for_reading
 from tvae.kernels.triton.sizes import power_of_2
 from tvae.kernels.triton.specialised import same_launch, specialisation
+from tvae.kernels.triton_reading import read_triton, wait_for_reading
 
 __all__ = [
     "FURTHEST",

@@ -3,6 +3,7 @@
 The driver takes a third of a second to start a GPU for a process. PyTorch asks for that when it is first used, after an
 import of a second or two, for which the driver need not wait: the context that PyTorch takes is the device's primary
 one (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PRIMARY__CTX.html), whoever has asked for it first.
+Where there is a GPU, Triton's name for itself is found out in that time, too, unless it is known.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import os
 import sys
 import threading
 from pathlib import Path
+
+from tvae.kernels.triton_reading import read_ahead
 
 __all__ = ["begin_cuda", "capability_of"]
 
@@ -86,4 +89,5 @@ def _start(number: int | None) -> None:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if driver.cuInit(0) == 0 and number is not None and driver.cuDeviceGet(ctypes.byref(device), number) == 0:
+        threading.Thread(target=read_ahead, name="tvae-read", daemon=True).start()
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.metadata import PackageNotFoundError
 from itertools import product
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,9 +141,9 @@ def test_a_machine_without_a_gpu_lacks_the_level() -> None:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of compiled programs, on a machine with NVRTC."""
-    pytest.importorskip("cuda.core")
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     try:
-        program._nvrtc_version()
+        nvrtc.nvrtcVersion()
     except Exception as error:
         pytest.skip(f"needs NVRTC: {error}")
     folder = tmp_path / "kernels"
@@ -156,10 +159,50 @@ def test_every_ring_compiles(form: str, capability: tuple[int, int], kept: Path)
 
 
 @pytest.mark.parametrize("element", [1, 2])
-def test_every_convolution_compiles(element: int, kept: Path) -> None:
-    for residual, stats, enlarge in [*product(range(2), range(2), [0]), (0, 0, 1), (0, 1, 1)]:
-        macros = [("ELEMENT", element), ("RESIDUAL", residual), ("STATS", stats), ("ENLARGE", enlarge)]
+@pytest.mark.parametrize("form", ["", "ENLARGE", "DOWN"])
+def test_every_convolution_compiles(form: str, element: int, kept: Path) -> None:
+    for residual, stats in product([0] if form else range(2), range(2)):
+        flags = {"RESIDUAL": residual, "STATS": stats, "ENLARGE": form == "ENLARGE", "DOWN": form == "DOWN"}
+        macros = [("ELEMENT", element), *((name, int(value)) for name, value in flags.items())]
         assert b"conv\0" in program.compiled("hopper_conv", (9, 0), macros)
+
+
+def test_what_does_not_compile_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "source", lambda _name: "nonsense")
+    with pytest.raises(RuntimeError, match=r"NVRTC_ERROR_COMPILATION: tvae\(1\): error"):
+        program.compiled(*ONE)
+    assert not list(kept.glob("*"))
+
+
+def test_a_wheels_compiler_is_known_without_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = ModuleType("cuda.bindings")
+    bindings.__version__ = "13.1.0"
+    bindings.driver = ModuleType("driver")
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    monkeypatch.delitem(sys.modules, "cuda.bindings.nvrtc", raising=False)
+    monkeypatch.setattr(sys.modules["cuda"], "bindings", bindings, raising=False)
+    there = {"nvidia-cuda-nvrtc": "13.0.88"}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(program, "version", version)
+    compiler, missing = program._compiler.__wrapped__, program.missing.__wrapped__
+    monkeypatch.setattr(program, "_compiler", compiler)
+    assert compiler() == "nvidia-cuda-nvrtc 13.0.88"
+    assert missing() is None  # and there is no nvrtc to import
+    bindings.__version__, there["nvidia-cuda-nvrtc-cu12"] = "12.9.1", "12.8.93"
+    assert compiler() == "nvidia-cuda-nvrtc-cu12 12.8.93"
+    there.clear()
+    assert missing() == "cuda.bindings is not installed"
+    success = SimpleNamespace(value=0)
+    bindings.nvrtc = SimpleNamespace(nvrtcVersion=lambda: (success, 12, 8))
+    assert compiler() == "NVRTC 12.8"
+    bindings.nvrtc = SimpleNamespace(nvrtcVersion=lambda: 1 / 0)
+    assert missing() == "NVRTC cannot be loaded: division by zero"
 
 
 ONE = "bulk", (9, 0), [("ELEMENT", 1), ("STAGES", 4), ("PREFETCH", 3)]
@@ -200,7 +243,7 @@ def test_what_speaks_to_one_generation_is_compiled_for_it(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(program, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(program, "_nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(program, "_compiler", lambda: "NVRTC 13.0")
     monkeypatch.setattr(program, "_compile", lambda _text, _macros, arch: asked.append(arch) or b"\x7fELF")
     program.compiled(name, (9, 0), [("ELEMENT", 1)])
     assert asked == [arch]

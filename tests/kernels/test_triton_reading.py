@@ -14,10 +14,13 @@ import torch
 
 pytest.importorskip("triton")
 
-from tvae.kernels import cache, triton_name
-from tvae.kernels.triton import prepare, reading
+import triton
 
-OWN_NAME = getattr(reading.triton.runtime.cache.triton_key, "__wrapped__", None)
+from tvae.kernels import cache, triton_name
+from tvae.kernels import triton_reading as reading
+from tvae.kernels.triton import prepare
+
+OWN_NAME = getattr(triton.runtime.cache.triton_key, "__wrapped__", None)
 """Reads all files, each time."""
 
 
@@ -25,7 +28,7 @@ OWN_NAME = getattr(reading.triton.runtime.cache.triton_key, "__wrapped__", None)
 def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which no process has read Triton."""
     monkeypatch.setattr(cache, "_root", lambda: tmp_path / "kept")
-    monkeypatch.setattr(reading.triton.runtime.cache, "triton_key", functools.lru_cache(OWN_NAME))
+    monkeypatch.setattr(triton.runtime.cache, "triton_key", functools.lru_cache(OWN_NAME))
 
 
 def test_the_name_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +40,7 @@ def test_the_name_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             read.append(len(found))
             return found
 
-    place = reading.triton.runtime.cache
+    place = triton.runtime.cache
     expected = OWN_NAME()
     monkeypatch.setattr(reading, "_Whole", Whole)
     reading.read_triton()
@@ -47,7 +50,7 @@ def test_the_name_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_next_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = reading.triton.runtime.cache
+    place = triton.runtime.cache
     reading.read_triton()
     expected, times = place.triton_key(), [0]
     for _ in range(2):
@@ -67,6 +70,28 @@ def test_the_next_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "triton_key", lambda: times.append(1) or "another")
     reading.read_triton()
     assert (place.triton_key(), times) == ("another", [0, 1, 1])
+
+
+def test_ahead_of_its_use_where_the_name_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = triton.runtime.cache
+    reading.read_ahead()
+    assert place.triton_key.is_known
+    monkeypatch.setattr(place, "triton_key", lambda: pytest.fail("read again"))
+    reading.read_ahead()
+    assert not hasattr(place.triton_key, "is_known"), "a process that may need no Triton does not load it"
+
+
+@pytest.mark.parametrize("broken", ["find_spec", "import_module"])
+def test_one_that_cannot_be_read_is_told_later(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def fail(name: str) -> Any:
+        asked.append(name)
+        raise ImportError("no library")
+
+    monkeypatch.setattr(reading, broken, fail)
+    reading.read_ahead()
+    assert asked
 
 
 def opened(place: Any, path: Path) -> bytes:
@@ -106,7 +131,7 @@ def test_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.05)
         at_once[0] -= 1
 
-    monkeypatch.setattr(reading.triton.runtime.cache, "triton_key", read)
+    monkeypatch.setattr(triton.runtime.cache, "triton_key", read)
     reading.wait_for_reading()
     assert times == [0]
     prepare(set(), torch.bfloat16, 0)
@@ -129,5 +154,5 @@ def test_a_launch_waits_for_it() -> None:
 
 
 def test_a_release_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(reading.triton.runtime.cache, "triton_key")
+    monkeypatch.delattr(triton.runtime.cache, "triton_key")
     reading.read_triton()

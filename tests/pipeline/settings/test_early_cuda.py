@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     made = SimpleNamespace(
         log=log,
+        read=threading.Event(),
         broken=0,
         cuInit=lambda flags: log.append(("init", flags)) or made.broken,
         cuDeviceGet=device_of,
@@ -39,6 +41,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: log.append(name) or made)
     monkeypatch.setattr(early_cuda, "_for_cuda", lambda: True)
+    monkeypatch.setattr(early_cuda, "read_ahead", lambda: made.read.set())
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
     return made
@@ -55,6 +58,7 @@ def begun(name: str | None) -> bool:
 def test_the_device_that_is_meant(name: str | None, device: int, driver: SimpleNamespace) -> None:
     assert begun(name)
     assert driver.log == [early_cuda._DRIVER, ("init", 0), ("retain", device)]
+    assert driver.read.wait(20), "Triton is read, too"
 
 
 def test_the_driver_alone(driver: SimpleNamespace) -> None:
@@ -62,6 +66,7 @@ def test_the_driver_alone(driver: SimpleNamespace) -> None:
     assert thread is not None
     thread.join(20)
     assert driver.log == [early_cuda._DRIVER, ("init", 0)]
+    assert not driver.read.is_set()
 
 
 def test_kernels_are_loaded_as_pytorch_has_them_loaded(
@@ -79,6 +84,7 @@ def test_one_that_the_driver_does_not_have(driver: SimpleNamespace) -> None:
     driver.broken = 100
     assert begun("cuda:0")
     assert driver.log == 2 * [early_cuda._DRIVER, ("init", 0)]
+    assert not driver.read.is_set()
 
 
 @pytest.mark.parametrize("name", ["cpu", "mps", "meta", "cuda:x", "cuda:-1", "cuda:1:2"])

@@ -3,33 +3,37 @@
 It does so when it first builds or finds a kernel. Here one thread does it before, of those that build none does it
 again, and the library is read in one go: a megabyte at a time, each of which gives Python's lock away twice, would take
 seconds beside a capture, and slow that down by half. The next process is told the name (``triton_name``).
+
+Imports neither PyTorch nor, before it is asked to read, Triton.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
+import logging
 import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
-
-import triton
 
 from tvae.kernels.triton_name import known_name, remember_name
 
-__all__ = ["read_triton", "wait_for_reading"]
+__all__ = ["read_ahead", "read_triton", "wait_for_reading"]
 
 _LARGE = 1 << 24
 """Bytes of a file that is read in one go."""
 _reading = threading.Lock()
+_log = logging.getLogger("tvae")
 
 
 def read_triton() -> None:
     """Have Triton read its own sources, unless it has; other threads wait for that."""
-    place = triton.runtime.cache
+    place: Any = import_module("triton.runtime.cache")
     if not hasattr(place, "triton_key"):
         return
     with _reading:
@@ -45,6 +49,17 @@ def read_triton() -> None:
                 name = own_name()  # and keeps it
             remember_name(place.__file__, name, files)
         place.triton_key.is_known = True
+
+
+def read_ahead() -> None:
+    """The same before Triton is needed, where there is one whose name is not known yet."""
+    try:
+        found = find_spec("triton")
+        folders = None if found is None else found.submodule_search_locations
+        if folders and known_name(os.path.join(folders[0], "runtime", "cache.py")) is None:
+            read_triton()
+    except Exception:  # whatever it is, it is told where Triton is needed
+        _log.debug("Triton is not read", exc_info=True)
 
 
 def wait_for_reading() -> None:
