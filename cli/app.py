@@ -7,36 +7,21 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from tvae.cli import (
-    batch,
-    bench,
-    cache,
-    comfyui,
-    compare,
-    convert,
-    decode,
-    doctor,
-    encode,
-    inspect,
-    models,
-    plan,
-    preset,
-    roundtrip,
-    verify,
-)
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
 from tvae.cli.waiting import wait_asleep
 from tvae.pipeline.settings.collector import collects_less
 from tvae.pipeline.settings.crashes import tells_of_crashes
 
-__all__ = ["app", "main"]
+__all__ = ["main", "whole"]
 
 # Typer carries its own click, or in older versions the real one: either way the root of what parsing raises.
 ParsingError: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -59,19 +44,10 @@ class Program(TyperGroup):
         sys.exit(int(code or 0))
 
 
-app = typer.Typer(
-    cls=Program,
-    name="tvae",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for module in (encode, decode, roundtrip, batch, cache, convert, plan, inspect, compare, verify):
-    app.command()(getattr(module, module.__name__.rpartition(".")[2]))
-app.add_typer(bench.app, name="bench")
-app.add_typer(preset.app, name="preset")
-app.add_typer(comfyui.app, name="comfyui")
-app.command()(models.models)
-app.command()(doctor.doctor)
+_COMMANDS = ("encode", "decode", "roundtrip", "batch", "cache", "convert", "plan", "inspect", "compare", "verify")
+_GROUPS = ("bench", "preset", "comfyui")
+"""Commands that have commands."""
+_LAST = ("models", "doctor")
 
 
 def _version(wanted: bool) -> None:
@@ -82,7 +58,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def tvae(
     context: typer.Context,
     version: Annotated[
@@ -95,6 +70,30 @@ def tvae(
         print(context.get_help())
 
 
+def _program(names: Iterable[str]) -> typer.Typer:
+    """The program with these of its commands. Each has a module of its name, and there a function, or a program."""
+    made = typer.Typer(
+        cls=Program,
+        name="tvae",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback(invoke_without_command=True)(tvae)
+    for name in names:
+        module = import_module(f"tvae.cli.{name}")
+        if name in _GROUPS:
+            made.add_typer(module.app, name=name)
+        else:
+            made.command()(getattr(module, name))
+    return made
+
+
+@cache
+def whole() -> typer.Typer:
+    """The program with all of its commands."""
+    return _program((*_COMMANDS, *_GROUPS, *_LAST))
+
+
 def main() -> None:
     """A command, by the arguments of the process. Raises SystemExit with the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -102,4 +101,6 @@ def main() -> None:
     tells_of_crashes()
     wait_asleep()
     collects_less()
-    app()
+    named = [name for name in sys.argv[1:2] if name in (*_COMMANDS, *_GROUPS, *_LAST)]
+    made = _program(named) if named else whole()  # to make all of them takes longer than to run some
+    made()

@@ -12,7 +12,7 @@ import pytest
 import typer
 from program import invoke
 
-from tvae.cli.app import app
+from tvae.cli.app import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("cli", "kernels", "pipeline", "presets", "public")
@@ -80,7 +80,9 @@ def test_pages(page: Path) -> None:
     assert banned(page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("command", [*commands(typer.main.get_command(app))], ids=lambda path: " ".join(path) or "tvae")
+@pytest.mark.parametrize(
+    "command", [*commands(typer.main.get_command(whole()))], ids=lambda path: " ".join(path) or "tvae"
+)
 def test_help(command: tuple[str, ...]) -> None:
     result = invoke([*command, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"})
     assert result.exit_code == 0
@@ -108,7 +110,7 @@ def test_all_of_it_is_looked_at() -> None:
         "cli/EVENTS.md",
         "presets/builtin/README.md",
     } <= names
-    found = {*commands(typer.main.get_command(app))}
+    found = {*commands(typer.main.get_command(whole()))}
     assert {(), ("encode",), ("bench", "vae"), ("preset", "tune")} <= found
     texts = [text for _, text in messages((ROOT / "cli/arguments.py").read_text(encoding="utf-8"))]
     assert "--overwrite and --no-clobber cannot be used together" in texts

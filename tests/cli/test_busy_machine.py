@@ -17,7 +17,7 @@ from PIL import Image
 POLICY = """
 import os, sys
 import tvae.cli.app as program
-program.app = lambda: print(os.environ.get("OMP_WAIT_POLICY"), "torch" in sys.modules)
+program.whole = lambda: lambda: print(os.environ.get("OMP_WAIT_POLICY"), "torch" in sys.modules)
 program.main()
 """
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")

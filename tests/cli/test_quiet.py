@@ -16,7 +16,7 @@ from terminal import Terminal
 from typer.testing import Result
 
 from tvae.cli import status_line
-from tvae.cli.app import app
+from tvae.cli.app import whole
 from tvae.cli.status_line import StatusLine
 
 Tvae = Callable[..., Result]
@@ -30,7 +30,7 @@ def commands(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
         yield " ".join(path), command
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(typer.main.get_command(whole())))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -163,7 +163,7 @@ def test_what_is_verified_and_compared(
     made = encoded / "photo.png.safetensors"
     for arguments in (["verify", str(encoded)], ["compare", str(encoded), str(encoded)]):
         with pytest.raises(SystemExit) as ended:
-            app([*arguments, *more])
+            whole()([*arguments, *more])
         assert ended.value.code == 0
     written = screen.getvalue()
     assert seen(screen) == []

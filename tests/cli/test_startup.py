@@ -54,10 +54,25 @@ def test_help_imports_nothing_heavy() -> None:
         assert "heavy: []" in run(*arguments, code=code).stdout
 
 
+def test_a_named_command_is_made_alone() -> None:
+    """To make the others takes as long as much of what they do."""
+    code = (
+        "import sys\nfrom tvae.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('others:', [name for name in ('decode', 'bench', 'preset') if f'tvae.cli.{name}' in sys.modules])"
+    )
+    for words, others in (
+        (["encode", "--help"], []),
+        (["preset", "--help"], ["preset"]),
+        (["encod", "--help"], ["decode", "bench", "preset"]),
+    ):
+        assert run(*words, code=code).stdout.splitlines()[-1] == f"others: {others}"
+
+
 def test_completion_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom tvae.cli.app import app\n"
-        "try:\n    app(prog_name='tvae')\nexcept SystemExit:\n    pass\n"
+        "import sys\nfrom tvae.cli.app import whole\n"
+        "try:\n    whole()(prog_name='tvae')\nexcept SystemExit:\n    pass\n"
         f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])"
     )
     for words in ("tvae enc", "tvae encode --preset h", "tvae encode --dtype f"):

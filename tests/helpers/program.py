@@ -9,7 +9,7 @@ from unittest import mock
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from tvae.cli.app import app
+from tvae.cli.app import whole
 
 __all__ = ["invoke"]
 
@@ -20,4 +20,4 @@ _command = cache(get_command)
 def invoke(words: list[str], **options: Any) -> Result:
     """What it gives for these arguments. options: as Typer's runner takes them."""
     with mock.patch("typer.testing._get_command", _command):
-        return CliRunner().invoke(app, words, **options)
+        return CliRunner().invoke(whole(), words, **options)
