@@ -9,35 +9,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels, why_missing
-from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.engine.passes import optimise, simplify
+from tvae.pipeline.engine.passes import optimise
 from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.memory.limits import Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
-from tvae.pipeline.models.nested import together
-from tvae.pipeline.models.reference import call_reference, reference_mode, unhooked
 from tvae.pipeline.session.graph_cache import GraphStore, graph_key
-from tvae.pipeline.session.identity.statefulness import StateWatch
-from tvae.pipeline.session.outputs.rebuilding import proposed, settled
-from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
+from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.refusals import Refusals
-from tvae.pipeline.session.turns import Turns
 from tvae.pipeline.session.warmup import prepared
 from tvae.pipeline.settings.modes import of_the_process
 
 __all__ = ["Captured", "Captures", "Fits", "Written"]
-
-_ONE_AT_A_TIME = Turns()
-"""While a model is captured its weights and settings are not its own."""
 
 Fits = Callable[[Graph, Spec], bool]
 """Can a graph from disk, with what its outputs make, be this model's?"""
@@ -204,50 +194,7 @@ class Captures:
     def _capture(
         self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None
     ) -> tuple[Graph, Spec, bool]:
-        """The graph, what its outputs make, and whether the model was written to while it was captured."""
-        module, side, step = self._module(), self._side, self._step
-        device = next(iter(module.parameters())).device
-        spec: Spec = {}
+        # here, as all that a capture needs takes long to import, and most processes find their graphs
+        from tvae.pipeline.session.new_graph import new_graph
 
-        def called(x: Tensor, more: Sequence[Tensor]) -> tuple[list[Tensor], Spec]:
-            if step is not None:
-                result, caches = step(module, x, more)
-                return [result, *caches], {}
-            tensors = dict(zip(call.tensors, more, strict=True))
-            options = {name: together(value, tensors) for name, value in call.options}
-            kwargs = options | {name: t for name, t in tensors.items() if "[" not in name}
-            if frames is not None and frames.option in kwargs:
-                kwargs[frames.option] = x.shape[frames.dim]
-            return flatten(call_reference(module, side, x, **kwargs))
-
-        def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
-            tensors, found = proposed(*watch.called(lambda x, *more: called(x, more), x, *more))
-            spec.clear()
-            spec.update(found)
-            return [*tensors, *watch.extra]
-
-        examples, numbers = [_example(t, device) for t in inputs], self.numbers()
-        rows = -2 if frames is None else frames.dim
-        with _ONE_AT_A_TIME:
-            watch = StateWatch(module, side)  # not before: another capture's tensors may be in a cache of both models
-            try:
-                with reference_mode(module), unhooked(module):
-                    graph = simplify(capture(module, traced, examples, rows, watch.functions, numbers))
-            finally:
-                touched = not self._still()
-                watch.restore()
-                for example in examples:  # an error's frames hold them, and to print one would read what is not there
-                    example.resize_(0)
-        return *settled(watch.checked(graph), spec), touched
-
-
-def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
-    """To trace with: the input's shape and type, contiguous, without memory: nothing reads its values. Where a size
-    lies in memory other than usual, the exporter may take it for a constant."""
-    shape = tuple(t.shape)
-    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
-    # the only operation of PyTorch that does not look whether there is so much memory
-    example: Tensor = torch.ops.inductor._reinterpret_tensor(
-        torch.empty(0, dtype=t.dtype, device=device), shape, strides, 0
-    )
-    return example
+        return new_graph(self._module(), self._side, self._step, inputs, call, frames, self.numbers(), self._still)

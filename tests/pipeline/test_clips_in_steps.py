@@ -13,7 +13,7 @@ from tiny_vaes import TINY, relative_l2, result
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session import captures
+from tvae.pipeline.session import new_graph
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_steps import ClipSteps
 
@@ -43,8 +43,8 @@ def test_every_length_is_the_models_own(
     """One capture for the first step and one for the others; lengths that the model cuts short are cut short."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[int] = []
-    real = captures.capture
-    monkeypatch.setattr(captures, "capture", lambda *args: made.append(1) or real(*args))
+    real = new_graph.capture
+    monkeypatch.setattr(new_graph, "capture", lambda *args: made.append(1) or real(*args))
     tiny = TINY[family]
     model = tiny.build()
     wide = copy.deepcopy(model).double()

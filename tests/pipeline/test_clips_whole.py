@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.families.mochi import without_chunks
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session import captures
+from tvae.pipeline.session import new_graph
 
 WHOLE = [
     ("AutoencoderKLMochi", "encode", (19, 7, 1, 31)),
@@ -37,9 +37,9 @@ QUICK = {("AutoencoderKLLTXVideo", "decode")}
 def _made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with every capture from here on."""
     made: list[int] = []
-    real = captures.capture
+    real = new_graph.capture
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.setattr(captures, "capture", lambda *args: made.append(1) or real(*args))
+    monkeypatch.setattr(new_graph, "capture", lambda *args: made.append(1) or real(*args))
     return made
 
 

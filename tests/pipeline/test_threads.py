@@ -155,11 +155,11 @@ def test_a_graph_that_was_captured_while_the_model_changed_is_kept_nowhere(
 ) -> None:
     """It is of no model: neither of the one before nor of the one after."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    from tvae.pipeline.session import captures
+    from tvae.pipeline.session import new_graph
 
     model, inputs, _ = prepared(KL)
     norms = [part for part in model.decoder.modules() if isinstance(part, torch.nn.GroupNorm)]
-    real, torn = captures.capture, [True]
+    real, torn = new_graph.capture, [True]
 
     def capture(*args: Any) -> Any:
         if torn:  # as another thread would
@@ -171,7 +171,7 @@ def test_a_graph_that_was_captured_while_the_model_changed_is_kept_nowhere(
             return graph
         return real(*args)
 
-    monkeypatch.setattr(captures, "capture", capture)
+    monkeypatch.setattr(new_graph, "capture", capture)
     eps = norms[0].eps
     tiled = TiledVAE(model, "cpu", strip=3)
     tiled.decode(inputs[0])

@@ -22,7 +22,7 @@ from tvae.pipeline.models import kl
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.load import load_module, locate_vae
-from tvae.pipeline.session import captures
+from tvae.pipeline.session import new_graph
 from tvae.pipeline.session.model import open_model
 
 TINY_ONE = TINY["AutoencoderKL"]
@@ -176,7 +176,7 @@ def test_weights_that_do_not_fit_are_told_as_ever(tmp_path: Path) -> None:
 
 
 def test_nothing_is_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captures, "capture", lambda *_: pytest.fail("a capture"))
+    monkeypatch.setattr(new_graph, "capture", lambda *_: pytest.fail("a capture"))
     TINY_ONE.build().save_pretrained(tmp_path)  # type: ignore[operator]
     model = open_model(str(tmp_path), device="cpu")
     assert model.decode(model.encode(torch.zeros(3, 3, 16, 24)).mean).shape == (3, 3, 16, 24)

@@ -17,7 +17,7 @@ from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
-from tvae.pipeline.session import captures
+from tvae.pipeline.session import captures, new_graph
 from tvae.pipeline.session.model import Model, open_model
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
@@ -117,7 +117,7 @@ def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: py
     module.save_pretrained(tmp_path / "vae")
     model, wide = opened(tmp_path / "vae", 40), module.double()
     made: list[Any] = []
-    monkeypatch.setattr(captures, "capture", lambda *args: made.append(args) or capture(*args))
+    monkeypatch.setattr(new_graph, "capture", lambda *args: made.append(args) or capture(*args))
     monkeypatch.setattr(captures.GraphStore, "load", lambda self, fits: [])
     for height, width in ((4, 6), (5, 3), (7, 8)):
         z = waves((3, 4, height, width)).transpose(0, 1)[None]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tvae.kernels import Kernels
 from tvae.kernels.cuda import hopper_conv
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.session import captures
+from tvae.pipeline.session import captures, new_graph
 
 
 def passes(dtype: torch.dtype, device: str, level: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def test_a_level_without_such_a_kernel_sums_nothing(monkeypatch: pytest.MonkeyPa
 def test_what_is_traced_takes_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The exporter's reference cycles keep its examples: the caches of a step of a large clip are gigabytes."""
     seen: list[int] = []
-    traced = captures.capture
+    traced = new_graph.capture
 
     def capture(module: nn.Module, fn: Any, inputs: Sequence[Tensor], *more: Any) -> Any:
         seen.extend(t.untyped_storage().nbytes() for t in inputs)
         assert all(t.is_contiguous() for t in inputs)
         return traced(module, fn, inputs, *more)
 
-    monkeypatch.setattr(captures, "capture", capture)
+    monkeypatch.setattr(new_graph, "capture", capture)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     torch.manual_seed(0)
     model = AutoencoderKLWan(base_dim=8, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1).eval()
