@@ -40,14 +40,12 @@ class Machine:
 
         return SimpleNamespace(at=at)
 
-    def launcher(
-        self, kernel: str, blocks: int, threads: int, shared: int, device: Any, structures: int
-    ) -> Callable[..., None]:
-        assert (kernel, threads, device, structures) == ("kernel", 384, None, 5)
+    def launcher(self, kernel: str, blocks: int, threads: int, shared: int, device: Any) -> Callable[..., None]:
+        assert (kernel, threads, device) == ("kernel", 384, None)
         assert shared <= HOPPER.shared_block
 
         def launch(*addresses: int) -> None:
-            assert len(addresses) == structures
+            assert len(addresses) == 5
             work = hopper_cut.Work.from_address(addresses[-1])
             self.work, self.blocks = {name: getattr(work, name) for name, *_ in work._fields_}, blocks
 
