@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels, why_missing
+from tvae.kernels.new_objects import look_through_all
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import optimise
 from tvae.pipeline.engine.run.storage import RowSource
@@ -93,7 +94,9 @@ class Captures:
                 return found
             self._refused.check(wanted := (name, *shapes))
             try:
-                return self._of(inputs, shapes, call, rows, (frames, facts, name))
+                found = self._of(inputs, shapes, call, rows, (frames, facts, name))
+                look_through_all()
+                return found
             except (UnsupportedOp, UsageError) as error:
                 if self._still():  # else it is of no state of the model
                     self._refused.keep(wanted, error)
