@@ -108,6 +108,11 @@ class Limits:
 
 def has_room(device: torch.device, named: int, more: int) -> bool:
     """Are so many bytes still to be had of a budget that was planned for before? Asks no library to give back."""
+    if device.type == "cpu":
+        if more <= Overhead(_resident(), _CPU_ROOM).left(named):
+            return True
+        return_what_is_free()  # what a call before has left in the heap
+        return more <= Overhead(_resident(), _CPU_ROOM).left(named)
     if device.type != "cuda":
         return True
     return outside(device) + CUDA_LATER + torch.cuda.memory_allocated(device) + more <= named

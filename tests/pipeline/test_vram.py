@@ -142,6 +142,23 @@ def test_without_a_budget_it_is_what_is_free_now(model: Any, memory: dict[str, i
         tiled.decode(x)
 
 
+def test_a_program_that_has_grown_beyond_its_budget_is_told(
+    model: Any, memory: dict[str, int], spilled: list[Path]
+) -> None:
+    """As one that begins now, also at a size that it has computed before. Until then its plan is kept."""
+    x = KL.input("decode", *SIZE)
+    tiled = TiledVAE(model, vram=memory["resident"] + GIB)
+    want = tiled.decode(x).sample
+    for grown, fits in ((900 * MIB, True), (1000 * MIB, False), (2 * GIB, False), (900 * MIB, True)):
+        memory["resident"] = 300 * MIB + grown
+        if fits:
+            assert torch.equal(tiled.decode(x).sample, want)
+        else:
+            with pytest.raises(PlanError, match="the smallest that works is"):
+                tiled.decode(x)
+    assert spilled == []
+
+
 def test_freed_memory_goes_back_where_resident_memory_counts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a budget was named, and nowhere else: it takes time."""
     asked: list[str] = []
