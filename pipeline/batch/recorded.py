@@ -13,7 +13,12 @@ from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
 from tvae.pipeline.stores import RemotePath
 
-__all__ = ["record", "whole_name"]
+__all__ = ["UnreadOutput", "record", "whole_name"]
+
+
+class UnreadOutput(OutputError):
+    """An output cannot be read again, so that nothing can be said of it: it has gone since, or what is there is a
+    folder or a pipe of the user's."""
 
 
 def record(
@@ -23,14 +28,15 @@ def record(
     facts: Mapping[str, Any],
     notices: Sequence[str],
 ) -> None:
-    """Adds the line of an item that has ended. facts: of how it was done; notices: that were told of it. OutputError
-    where the output cannot be read again."""
+    """Adds the line of an item that has ended. facts: of how it was done; notices: that were told of it. UnreadOutput
+    where the output cannot be read again, OutputError where the line cannot be written."""
     output, made = event.output, event.made if isinstance(event, ItemDone) else None
     if made is None:
         try:
             made = manifest.made(output)
         except (OSError, InputError) as error:
-            raise OutputError(f"cannot read {output} again: {error}") from error
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise UnreadOutput(f"cannot read {output} again: {why}") from error
     told: dict[str, Any] = {"warnings": [*notices]} if notices else {}
     said = {"operation": operation, "source": whole_name(event.input), **facts}
     manifest.done(output, {**said, **made.said, **told}, made.file)

@@ -12,7 +12,7 @@ from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.options import Options
 from tvae.pipeline.batch.outputs_of_steps import OutputsOfSteps
-from tvae.pipeline.batch.recorded import record
+from tvae.pipeline.batch.recorded import UnreadOutput, record
 from tvae.pipeline.batch.results import StepResult, TooManyFailures
 from tvae.pipeline.batch.retries import waits
 from tvae.pipeline.batch.settled import Settled
@@ -179,7 +179,7 @@ class StepRun:
         try:
             record(self._manifest, event, self._step.job.operation, facts, self._notices.pop(event.index, []))
         except OutputError as error:
-            if self._uploads is None:
+            if self._uploads is None and not isinstance(error, UnreadOutput):
                 raise
             told = f"{error}; it has no line in the manifest until the next run"
             self._on_event(Notice(event.input, event.index, told))

@@ -88,8 +88,12 @@ def open_output(
 
 
 def made_picture(output: Path, fingerprint: str, job: Job) -> Made | None:
-    """Of a picture that is complete: it is read once, in the thread that has written it. None: nobody records it.
-
-    `OSError` where it has gone.
+    """Of a picture that is complete: it is read once, in the thread that has written it. None: nobody records it, or it
+    cannot be read, as one that was moved away at once; whoever records it tells.
     """
-    return Made(WrittenFile.of(output), {"fingerprint": fingerprint}) if job.recorded else None
+    if not job.recorded:
+        return None
+    try:
+        return Made(WrittenFile.of(output), {"fingerprint": fingerprint})
+    except OSError:
+        return None
