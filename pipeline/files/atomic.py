@@ -117,6 +117,14 @@ def folder_error(path: Path) -> OutputError:
     return OutputError(f"cannot write {path}: it is a folder; move it away, or name another output")
 
 
+def check_place(path: Path) -> None:
+    """`OutputError` where what has the name of a result is a folder, a device or a pipe."""
+    if path.is_dir():
+        raise folder_error(path)
+    if _takes_a_stream(path):
+        raise OutputError(f"cannot write {path}: it is a device or a pipe; move it away, or name another output")
+
+
 def write_error(path: Path, error: Exception) -> OutputError:
     """What to raise when a result cannot be written, for what the system or a library says."""
     if isinstance(error, IsADirectoryError):

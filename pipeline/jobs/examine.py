@@ -5,12 +5,13 @@ PyTorch is imported for the first output that is there to be compared, or decode
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.atomic import check_readable
+from tvae.pipeline.files.atomic import check_place, check_readable
 from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import encode_options, identity, kept_posterior
@@ -38,7 +39,8 @@ _OTHERWISE = "it was made of another source, or with another VAE or other option
 
 def examined(item: Item, context: Context, cached: CachePlan | None = None) -> Event:
     """Makes nothing and changes nothing. cached: of a run that caches. Raises InputError for an item that cannot be
-    read, as far as that shows without decoding it."""
+    read, as far as that shows without decoding it, and InputError or OutputError where something is in its output's
+    place that is not to be replaced."""
     with blame_input():
         if cached is not None:
             return _cached(item, context, cached)
@@ -66,6 +68,7 @@ def _made_of_media(item: Item, context: Context) -> Event:
     output = context.claim(item, kind)
     if item.kinds != {kind} and (skip := skipped(item, context, serves, kind)) is not None:
         return skip
+    _check_place(output, kind, context)
     if job.operation == "encode" and job.existing == "skip" and is_there(output):
         return _planned(item, output, _why_latents(output, item.origin(), kind, context, context.facts_for(vae)))
     return _planned(item, output, _why(output, job))
@@ -91,7 +94,24 @@ def _decoded(item: Item, context: Context) -> Event:
         output = context.claim(item, kind)
         fingerprint = of_decoded(reader, job, model_of(reader, job, context.facts_for))
     skip = skipped(item, context, lambda output, _kind: picture_serves(output, fingerprint), kind)
-    return _planned(item, output, _why(output, job)) if skip is None else skip
+    if skip is not None:
+        return skip
+    _check_place(output, kind, context)
+    return _planned(item, output, _why(output, job))
+
+
+def _check_place(output: Path, kind: Kind, context: Context) -> None:
+    """InputError or OutputError where what is there is not to be replaced, in the words of a run. What is in a store
+    shows when the output is sent."""
+    job = context.job
+    if context.uploads is not None or not os.path.lexists(output):
+        return
+    if job.operation != "encode":
+        check_place(output)
+    elif kind == "image":
+        latents.check_image_place(output, overwrite=job.existing == "overwrite")
+    else:
+        latents.check_folder_place(output, overwrite=False)  # no option takes over a folder that is not ours
 
 
 def _cached(item: Item, context: Context, cached: CachePlan) -> Event:

@@ -16,7 +16,7 @@ Nothing but safetensors is needed to read one.
 from __future__ import annotations
 
 from tvae.pipeline.latents.alpha import alpha_text
-from tvae.pipeline.latents.image_file import IMAGE_SUFFIX, write_image_latents
+from tvae.pipeline.latents.image_file import IMAGE_SUFFIX, check_image_place, write_image_latents
 from tvae.pipeline.latents.meta import (
     Geometry,
     LatentsMeta,
@@ -38,7 +38,13 @@ from tvae.pipeline.latents.reader import (
     source_of,
 )
 from tvae.pipeline.latents.said import said_of_latents
-from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter, is_part_name, tidy_done
+from tvae.pipeline.latents.video_folder import (
+    VIDEO_SUFFIX,
+    VideoLatentsWriter,
+    check_folder_place,
+    is_part_name,
+    tidy_done,
+)
 
 __all__ = [
     "IMAGE_SUFFIX",
@@ -54,6 +60,8 @@ __all__ = [
     "VaeIdentity",
     "VideoLatentsWriter",
     "alpha_text",
+    "check_folder_place",
+    "check_image_place",
     "check_vae",
     "fingerprint",
     "is_latents",

@@ -57,10 +57,7 @@ class VideoLatentsWriter:
         self._streams: set[str] = set()
         self._open = True
         self._created = not folder.exists()
-        if is_link(folder):
-            raise InputError(f"'{folder}' is a link; remove it, or choose another output with -o")
-        if folder.exists() and not (overwrite and folder.is_dir()):
-            _check_ours(folder)
+        check_folder_place(folder, overwrite=overwrite)
         self._work = folder / PENDING if (folder / INDEX_NAME).exists() else folder
         make_own_folder(self._work)
 
@@ -230,6 +227,14 @@ def _checkpoint_of(path: Path) -> str | None:
         return read_texts(path).get("fingerprint")
     except (OSError, ValueError):
         return None
+
+
+def check_folder_place(folder: Path, *, overwrite: bool) -> None:
+    """What `VideoLatentsWriter` raises for what is there already."""
+    if is_link(folder):
+        raise InputError(f"'{folder}' is a link; remove it, or choose another output with -o")
+    if folder.exists() and not (overwrite and folder.is_dir()):
+        _check_ours(folder)
 
 
 def is_part_name(name: str) -> bool:

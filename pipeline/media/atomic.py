@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvae.pipeline.files.atomic import check_file, folder_error, temporary_path, write_error
+from tvae.pipeline.files.atomic import check_place, temporary_path, write_error
 
 __all__ = ["reserve"]
 
@@ -12,10 +12,8 @@ __all__ = ["reserve"]
 def reserve(path: Path) -> Path:
     """Create an empty temporary file beside ``path`` (and the folder, if missing); OutputError when that cannot be."""
     temporary = temporary_path(path)
-    if path.is_dir():
-        raise folder_error(path)
+    check_place(path)
     try:
-        check_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
     except OSError as error:

@@ -11,10 +11,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from clips import write_clip
 from job_files import DECODE, ENCODE, checksums, photo
 from PIL import Image
+from safetensors.numpy import save_file
 from slow_but import slow_but
 
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped
@@ -62,16 +64,18 @@ def test_states_of_items(
     (photos / "2.png").unlink()
     (photos / "2.png").symlink_to("nothing.png")
     (tmp_path / "out" / "3.png.safetensors").write_bytes(b"12")
+    save_file({"latents": np.zeros(1, np.float32)}, tmp_path / "out" / "4.png.safetensors", {"format": "tvae"})
     photo(photos / "a.png", 5)
     (photos / "b.png").write_bytes(b"")
     (photos / "c.png").write_bytes(b"no picture")
     told = dry(ENCODE)
     assert told["0.png"] == ("done", "done already")
     assert told["1.png"] == ("outdated", "its source has changed")
-    assert told["3.png"][0] == "outdated"
-    assert "it is damaged" in str(told["3.png"][1])
+    assert told["4.png"][0] == "outdated"
+    assert "it is damaged" in str(told["4.png"][1])
+    assert "is not latents of tvae; move it away" in str(told["3.png"][1])
     assert told["a.png"] == ("new", None)
-    assert {name for name, (state, _) in told.items() if state == "unreadable"} == {"2.png", "b.png", "c.png"}
+    assert {name for name, (state, _) in told.items() if state == "unreadable"} == {"2.png", "3.png", "b.png", "c.png"}
     assert "is empty" in str(told["b.png"][1])
     changed = ENCODE + 'space = "model"\nalign = "crop"\n'
     assert dry(changed)["0.png"] == ("outdated", "it was made with another space, align")
