@@ -19,6 +19,7 @@ from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.antialias import ANTIALIASED, check_columns
 from tvae.pipeline.engine.rules.born import born_whole, divided_again
 from tvae.pipeline.engine.rules.context import no_demand
+from tvae.pipeline.engine.rules.elements import in_another_form, in_rows_again
 from tvae.pipeline.engine.rules.node_call import draws
 from tvae.pipeline.engine.rules.slices import SPLITS, taken
 from tvae.pipeline.errors import UnsupportedOp, in_module
@@ -83,8 +84,8 @@ def lower(
                 check_columns(ctx, node)
             told = len(whole)
             try:
-                op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)
-                op = op if op.axis is None else divided_again(ctx, node, op)
+                op = _whole_chain(ctx, node, spread) if spread else _in_some_form(ctx, node)
+                op = op if op.axis is None else in_rows_again(ctx, node, divided_again(ctx, node, op))
                 if op.reduction is not None and _has_no_rows(ctx.ops[op.reduction.source]):
                     op = _run_whole(ctx, node)
             except NoRule as error:
@@ -160,6 +161,20 @@ def _lower_call(ctx: Context, node: Node) -> Op:
     return RULES[node.op](ctx, node)
 
 
+def _in_some_form(ctx: Context, node: Node) -> Op:
+    before = len(ctx.ops)
+    try:
+        return _lower_call(ctx, node)
+    except NoRule as error:
+        del ctx.ops[before:]
+        parts = node.op == "getitem" and isinstance(node.args[0], Ref) and node.args[0].id not in ctx.ids
+        reads = ctx.graph.nodes[node.args[0].id].reads if parts else node.reads
+        try:
+            return in_another_form(ctx, node, reads, _lower_call)
+        except NoRule:
+            raise error from None
+
+
 def _part(ctx: Context, node: Node) -> Op:
     """One tensor of an operation that gives several."""
     source, index = ctx.op(node.args[0]), node.args[1]
@@ -190,4 +205,4 @@ def _whole_chain(ctx: Context, node: Node, spread: set[int]) -> Op:
         reads = ctx.operands(source)
     if any(o.id in spread for o in reads):
         return _run_whole(ctx, node)
-    return _lower_call(ctx, node)
+    return _in_some_form(ctx, node)

@@ -198,7 +198,7 @@ def spectrum(_m: Any, h: Tensor) -> Tensor:
     return torch.fft.irfft2(torch.fft.rfft2(h, norm="ortho"), s=h.shape[2:], norm="ortho")
 
 
-@block(whole=True)
+@block()
 def sampled(_m: Any, h: Tensor) -> Tensor:
     down, across = torch.linspace(-1, 1, h.shape[2]).to(h), torch.linspace(-1, 1, h.shape[3]).to(h)
     x, y = torch.meshgrid(across, down, indexing="xy")

@@ -112,11 +112,11 @@ class Noisy(Block):
         return self.norm(h) * torch.randn_like(h)
 
 
-class Cumulative(Block):
+class Bounded(Block):
     """An operation without a rule along the rows, with windows, a norm and a view behind it."""
 
     def forward(self, x: Tensor) -> Outputs:
-        h = torch.cumprod(self.first(x), 2)
+        h = torch.renorm(self.first(x), 2, 1, 1.0)
         h = self.mix(F.silu(self.norm(h)))
         return self.last(h).flatten(2), h[:, :, 1:]
 
@@ -138,14 +138,14 @@ class Nested(Block):
         return self.last(self.tail(self.first(x)))
 
 
-class Turned(Block):
+class Halved(Block):
     """Operations without a rule that give several results, or read constants with rows."""
 
     def forward(self, x: Tensor) -> Outputs:
-        h = torch.rot90(self.first(x), 2, (2, 3))
-        value, index = h.mode(1, keepdim=True)
-        ramp = torch.cumprod(2 * torch.ones(1, 1, x.shape[2], 1, dtype=x.dtype), 2)
-        return self.last(h * ramp) + value, index
+        h = torch.renorm(self.first(x), 2, 1, 1.0)
+        value, power = torch.frexp(h)
+        ramp = torch.renorm(2 * torch.ones(1, 1, x.shape[2], 1, dtype=x.dtype), 2, 2, 1.0)
+        return self.last(h * ramp) + value[:, :1], power
 
 
 class Spectrum(Block):

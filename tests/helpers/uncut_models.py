@@ -129,7 +129,7 @@ class Number(Uncut):
 
 
 class Sampled(Uncut):
-    """A picture sampled where another one says: one operation has no rule, and what is behind it runs whole."""
+    """A picture sampled where another one says."""
 
     def between(self, h: Tensor) -> Tensor:
         where = self.last(h)[:, :2].tanh().permute(0, 2, 3, 1)
@@ -174,18 +174,18 @@ class Transposed(Uncut):
         self.up = nn.ConvTranspose2d(8, 8, 4, 2, 1)
 
     def between(self, h: Tensor) -> Tensor:
-        return self.norm(self.up(torch.rot90(h, 2, (2, 3))).transpose(2, 3).contiguous().transpose(2, 3))
+        return self.norm(self.up(torch.renorm(h, 2, 1, 3.0)).transpose(2, 3).contiguous().transpose(2, 3))
 
 
-CUT: dict[str, type[Uncut]] = {k.__name__: k for k in (Spaced, Meshed, Counted, Tabled, Numbered, Pooled)}
+CUT: dict[str, type[Uncut]] = {
+    k.__name__: k for k in (Spaced, Meshed, Counted, Tabled, Numbered, Pooled, Sampled, Grid)
+}
 UNCUT: dict[str, tuple[type[Uncut], str, str]] = {
     "Looped": (Looped, "for n in range(h.shape[2]):", ""),
     "Recurrent": (Recurrent, "aten.gru.input", "gru"),
     "Number": (Number, "h = F.silu(h) * (1 / math.isqrt(h.shape[2] ** 2))", ""),
-    "Sampled": (Sampled, "aten.grid_sampler.default", ""),
-    "Grid": (Grid, "aten.affine_grid_generator.default", ""),
     "Sliced": (Sliced, "for first in range(0, q.shape[1], q.shape[1]):", ""),
     "Sorted": (Sorted, "aten.sort.default", ""),
-    "Transposed": (Transposed, "aten.rot90.default", ""),
+    "Transposed": (Transposed, "aten.renorm.default", ""),
 }
 """The model, the operation (or line) that has to be named, and its module."""

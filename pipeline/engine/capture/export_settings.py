@@ -25,6 +25,7 @@ from tvae.pipeline.engine.capture.quotients import whole_quotients
 from tvae.pipeline.engine.capture.shortcuts.fewer_notes import fewer_notes
 from tvae.pipeline.engine.capture.shortcuts.known_shapes import known_shapes
 from tvae.pipeline.engine.capture.shortcuts.plain_regions import plain_regions
+from tvae.pipeline.engine.capture.taken_apart import taken_apart
 
 __all__ = ["exporting", "takes_shortcuts"]
 
@@ -60,6 +61,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(sizes_in_functions())
         settings.enter_context(sizes_are_numbers())
         settings.enter_context(sizes_calculate())
+        settings.enter_context(taken_apart())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())

@@ -26,6 +26,12 @@ _RESHAPES = {
     *("as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_"),
     *("unsqueeze_", "requires_grad_"),
 }
+_OVERLOADS = {
+    "floor_divide_.Tensor": "floor_divide.default",
+    "pow_.Scalar": "pow.Tensor_Scalar",
+    "pow_.Tensor": "pow.Tensor_Tensor",
+}
+"""Writes whose functional forms have other names for their overloads."""
 
 
 def functionalise(graph: Graph) -> Graph:
@@ -140,7 +146,8 @@ class _Functional:
         namespace, _, overload = node.target.split(".")
         name = f"__{op[3:]}" if op.startswith("__i") else op[:-1]
         args, kwargs = map_refs((node.args, node.kwargs), lambda a: Ref(self._current(a.id)) if type(a) is Ref else a)
-        made = replace(node, target=f"{namespace}.{name}.{overload}", args=args, kwargs=kwargs)
+        functional = _OVERLOADS.get(f"{op}.{overload}", f"{name}.{overload}")
+        made = replace(node, target=f"{namespace}.{functional}", args=args, kwargs=kwargs)
         if wider == meta.dtype:
             return self._add(made)
         computed = Ref(self._add(replace(made, outputs=(Meta(meta.shape, wider),))))

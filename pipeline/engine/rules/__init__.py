@@ -20,10 +20,12 @@ from tvae.pipeline.engine.rules import (
     reduce,
     resample,
     residual,
+    sample,
     scatter,
     shape,
     shuffle_up,
     slices,
+    trailing_norm,
     window,
 )
 from tvae.pipeline.engine.rules.context import Context
@@ -53,9 +55,11 @@ __all__ = [
     "reduce",
     "resample",
     "residual",
+    "sample",
     "scatter",
     "shape",
     "shuffle_up",
     "slices",
+    "trailing_norm",
     "window",
 ]

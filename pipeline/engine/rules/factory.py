@@ -82,6 +82,20 @@ def arange(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)
 
 
+@rule("eye", born=True)
+def identity(ctx: Context, node: Node) -> Op:
+    """Ones where two numbers are the same."""
+    axis, shape, dtype, device = _born(ctx, node), ctx.shape(node.meta), node.meta.dtype, ctx.device
+
+    def run(_read: object, a: int, b: int) -> torch.Tensor:
+        lo, hi = a * axis.inner, b * axis.inner
+        rows, columns = (range(lo, hi) if d == axis.dim else range(n) for d, n in enumerate(shape))
+        numbers = [torch.arange(each.start, each.stop, device=device) for each in (rows, columns)]
+        return (numbers[0][:, None] == numbers[1]).to(dtype)
+
+    return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)
+
+
 @rule("tril", "triu")
 def triangle(ctx: Context, node: Node) -> Op:
     """What lies below (above) a diagonal of queries and keys, which a strip of queries meets further along."""

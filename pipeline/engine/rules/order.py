@@ -85,9 +85,9 @@ def roll(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, [source, wrapped], axis, demand, run)
 
 
-@rule("cumsum", "logcumsumexp")
+@rule("cumsum", "cumprod", "logcumsumexp")
 def cumulative(ctx: Context, node: Node) -> Op:
-    """Sums on the way along a dimension. Along the rows the whole value is computed at once."""
+    """Sums and products on the way along a dimension. Along the rows the whole value is computed at once."""
     source = ctx.op(node.args[0])
     axis = source.axis
     assert axis is not None

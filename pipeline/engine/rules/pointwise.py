@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Unpack
-
-from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.ir.graph import Node, Ref
+from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.layout import dense
 from tvae.pipeline.engine.ir.op_facts import is_turned
 from tvae.pipeline.engine.ir.program import More, Op
@@ -21,16 +17,18 @@ _ARITHMETIC = (
     "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos "
     "maximum minimum fmax fmin clamp clamp_min clamp_max addcmul addcdiv lerp "
     "tan asin acos atan sinh cosh asinh acosh atanh erf erfc exp2 expm1 log2 log10 log1p sinc "
-    "atan2 hypot fmod remainder floor_divide logaddexp xlogy copysign complex polar"
+    "atan2 hypot fmod remainder floor_divide logaddexp xlogy copysign complex polar "
+    "angle deg2rad erfinv heaviside lgamma logaddexp2 logit"
 )
 _ACTIVATIONS = (
     "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
     "selu celu hardsigmoid log_sigmoid softshrink hardshrink threshold"
 )
-_ROUNDING = "round floor ceil trunc frac sign sgn nan_to_num isnan isinf isfinite"
+_ROUNDING = "round floor ceil trunc frac sign sgn signbit nan_to_num isnan isinf isneginf isposinf isfinite"
 _LOGIC = (
     "lt le gt ge eq ne where logical_and logical_or logical_xor logical_not masked_fill "
-    "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
+    "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__ "
+    "bitwise_left_shift bitwise_right_shift"
 )
 _COPIES = (
     "to _to_copy alias detach dropout feature_dropout alpha_dropout feature_alpha_dropout "
@@ -121,7 +119,9 @@ def linear(ctx: Context, node: Node) -> Op:
     more: More = {"work": 2.0 * math.prod(ctx.shape(node.meta)) * ctx.op(node.args[1]).shape[-1]}
     if is_turned(source.name):  # tokens of a map: they are copied, to lie in a row
         more["workspace"] = lambda rows: int(rows * source.row_bytes)
-    return _channel_mixing(ctx, node, 1, "features", ctx.kernels.linear, **more)
+    if source.axis is None or source.axis.dim >= len(source.shape) - 1:
+        raise NoRule("its rows are in the features")
+    return ctx.local(node, source.axis, call=ctx.call(node, ctx.kernels.linear), **more)
 
 
 @rule("prelu")
@@ -164,12 +164,6 @@ def addmm(ctx: Context, node: Node) -> Op:
     return ctx.local(node, left.axis, work=work)
 
 
-@rule("layer_norm", "rms_norm")
-def trailing_norm(ctx: Context, node: Node) -> Op:
-    """Normalises the trailing dimensions given by its second argument."""
-    return _channel_mixing(ctx, node, len(node.args[1]), "normalised dimensions")
-
-
 @rule("embedding")
 def embedding(ctx: Context, node: Node) -> Op:
     """Looks up a row of the table for every index; the indices carry the rows."""
@@ -196,17 +190,3 @@ def batch_norm(ctx: Context, node: Node) -> Op:
     source = ctx.op(node.args[0])
     assert source.axis is not None
     return ctx.local(node, source.axis)
-
-
-def _channel_mixing(
-    ctx: Context,
-    node: Node,
-    trailing: int,
-    what: str,
-    target: Callable[..., Tensor] | None = None,
-    **more: Unpack[More],
-) -> Op:
-    source = ctx.op(node.args[0]) if isinstance(node.args[0], Ref) else None
-    if source is None or source.axis is None or source.axis.dim >= len(source.shape) - trailing:
-        raise NoRule(f"its rows are in the {what}")
-    return ctx.local(node, source.axis, call=ctx.call(node, target), **more)

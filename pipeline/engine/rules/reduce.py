@@ -19,10 +19,12 @@ from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.pointwise import pointwise
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
-_MERGED = ("mean", "sum", "prod", "linalg_vector_norm", "amax", "amin", "max", "min")
+_MERGED = ("mean", "sum", "nansum", "count_nonzero", "prod", "linalg_vector_norm", "amax", "amin", "max", "min")
+_OF_TRUTH = {"any": "amax", "all": "amin"}
+"""Extremes of what is true and what is not."""
 
 
-@rule(*_MERGED, "argmin", "argmax", "var", "std", "logsumexp")
+@rule(*_MERGED, *_OF_TRUTH, "argmin", "argmax", "var", "std", "logsumexp")
 def statistic(ctx: Context, node: Node) -> Op:
     """A statistic over some dimensions: local where the rows are not among them, else folded over all rows."""
     if node.target in ("aten.max.other", "aten.min.other"):  # of two values, element by element
@@ -74,10 +76,15 @@ Join = Callable[[Any, Tensor], Tensor]
 
 def _merged(source: Op, name: str, dims: list[int], keep: bool, order: float | None) -> tuple[Fold, Finish, Join]:
     """Sums, products and extremes, which merge by themselves. order: of a norm, the root of sums of powers."""
+    truth, name = name in _OF_TRUTH, _OF_TRUTH.get(name, name)
 
     def part(t: Tensor) -> Tensor:
         if order is not None:
             t = t.abs()
+        if truth or name == "count_nonzero":
+            t = t != 0
+        if name == "nansum":
+            t = t.nan_to_num(0.0, math.inf, -math.inf)
         if name in ("amax", "max"):
             return torch.amax(t, dims, keep)
         if name in ("amin", "min"):

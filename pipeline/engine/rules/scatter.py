@@ -161,3 +161,22 @@ def by_number(ctx: Context, node: Node) -> Op:
     if len(sizes) != 1 or any(o.axis is None or o.axis.dim != source.axis.dim for o in operands):
         raise NoRule("its operands have their rows in different dimensions, or not as many")
     return ctx.local(node, source.axis)
+
+
+@rule("index_add", "index_copy", "index_fill")
+def at_numbers(ctx: Context, node: Node) -> Op:
+    """Other values at some places of a dimension without rows, or added to what is there."""
+    base, index = ctx.op(node.args[0]), ctx.op(node.args[2])
+    axis = base.axis
+    if axis is None or index.axis is not None or ctx.value(node.args[1]) % len(base.shape) == axis.dim:
+        raise NoRule("it writes rows by their numbers, or into a value that is not divided into strips")
+    return ctx.local(node, axis, aligned=True)
+
+
+@rule("bucketize", "searchsorted")
+def bucket(ctx: Context, node: Node) -> Op:
+    """Between which of some bounds each element lies."""
+    values, bounds = (ctx.op(a) for a in (node.args if node.op == "bucketize" else node.args[::-1])[:2])
+    if values.axis is None or bounds.axis is not None or len(bounds.shape) != 1:
+        raise NoRule("its bounds have rows, or several dimensions")
+    return ctx.local(node, values.axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,7 +16,12 @@ from tvae.pipeline.engine.rules.registry import NoRule
 
 __all__ = ["SEVERAL", "one_of_several"]
 
-_DIM_AT = {"max": 1, "min": 1, "topk": 2, "sort": 1}
+_DIM_AT = {"max": 1, "min": 1, "topk": 2, "sort": 1, "median": 1, "nanmedian": 1, "kthvalue": 2, "mode": 1}
+_DIM_AT |= {"cummax": 1, "cummin": 1}
+_LAST = ("topk", "sort", "kthvalue", "mode")
+"""They take the last dimension where none is named."""
+_ALL_KEPT = ("topk", "sort", "cummax", "cummin")
+"""Their results have the dimension that they go along."""
 _SPREADS = ("var_mean", "std_mean")
 _POOLED = {f"adaptive_max_pool{n}d" for n in (1, 2, 3)}
 SEVERAL = {*_DIM_AT, *_SPREADS, *_POOLED}
@@ -35,17 +41,20 @@ def one_of_several(ctx: Context, node: Node, source: Node, index: int) -> Op:
         dims = sorted(d % ndim for d in (over or range(ndim)))
         keep = bool(_argument(source, 3, "keepdim", False))
     else:
-        default = -1 if source.op in ("topk", "sort") else None
-        dims = [_argument(source, _DIM_AT[source.op], "dim", default) % ndim]
-        keep = source.op in ("topk", "sort") or bool(_argument(source, 2, "keepdim", False))
+        at = _DIM_AT[source.op]
+        dims = [_argument(source, at, "dim", -1 if source.op in _LAST else None) % ndim]
+        keep = source.op in _ALL_KEPT or bool(_argument(source, at + 1, "keepdim", False))
     if axis.dim not in dims:
         moved = axis if keep else axis.moved(axis.dim - sum(d < axis.dim for d in dims))
+        other = source.outputs[1 - index]
+        numbers = math.prod(ctx.shape(other)) * other.dtype.itemsize // max(1, axis.rows)
         return ctx.emit(
             node,
             [x],
             moved,
             lambda a, b: [(x.id, a, b)],
             lambda read, a, b: invoke(lambda _: read(x.id, a, b))[index],
+            workspace=lambda rows: rows * numbers,
         )
     if source.op in ("max", "min") and axis.plain:
         fold, finish = extreme(x, dims[0], keep, index, largest=source.op == "max")

@@ -52,13 +52,12 @@ def convolution(ctx: Context, node: Node) -> Op:
     kernel, dims = weight.shape[2:], len(source.shape) - 2
     stride, dilation = per_dim(ctx.value(stride_), dims, 1), per_dim(ctx.value(dilation_), dims, 1)
     if isinstance(padding_, str):
-        if padding_ == "same" and any(d * (k - 1) % 2 for d, k in zip(dilation, kernel, strict=True)):
-            raise NoRule("padding='same' with an even kernel")
-        same = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
-        padding = same if padding_ == "same" else [0] * dims
+        around = [d * (k - 1) if padding_ == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
+        before = [n // 2 for n in around]
+        padding = even_zeros(before, [n - n // 2 for n in around], stride)
     else:
-        padding = per_dim(ctx.value(padding_), dims, 0)
-    return _convolved(ctx, node, (source, weight, bias), stride, padding, padding, dilation, groups or 1)
+        before = padding = per_dim(ctx.value(padding_), dims, 0)
+    return _convolved(ctx, node, (source, weight, bias), stride, padding, before, dilation, groups or 1)
 
 
 @rule("uneven_conv")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,8 @@ from torch import Tensor, nn
 
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.passes import functionalise, simplify
+from tvae.pipeline.engine.passes.functionalise import _OVERLOADS
+from tvae.pipeline.engine.rules import RULES
 from tvae.pipeline.errors import UnsupportedOp
 
 
@@ -212,3 +216,36 @@ def test_the_pass_leaves_its_argument_alone() -> None:
     before = graph.to_json()
     assert functionalise(graph) is not graph
     assert graph.to_json() == before
+
+
+def powers(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x)
+    h **= 2
+    h.abs_().add_(0.1).pow_(x.sigmoid())
+    return h
+
+
+def whole_quotients(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x) * 9
+    h //= x.abs() + 1
+    h.floor_divide_(2)
+    return h
+
+
+@pytest.mark.parametrize("fn", [powers, whole_quotients])
+def test_writes_whose_functional_forms_go_by_other_names(fn: Fn) -> None:
+    exact(fn)
+
+
+def test_every_write_has_a_functional_form() -> None:
+    for name in set(RULES) - {"copy", "normal", "transpose"}:
+        written, functional = (getattr(torch.ops.aten, n, None) for n in (f"{name}_", name))
+        for overload in written.overloads() if written else ():
+            takes = _types(written, overload)
+            if takes[0] == "Tensor":  # others are of TorchScript's lists
+                now = _OVERLOADS.get(f"{name}_.{overload}", f"{name}.{overload}").split(".")[1]
+                assert _types(functional, now) == takes
+
+
+def _types(operation: Any, overload: str) -> list[str]:
+    return [str(argument.type) for argument in getattr(operation, overload)._schema.arguments]

@@ -11,15 +11,15 @@ from small_models import (
     SMALL,
     Attention,
     Block,
+    Bounded,
     Convolutions,
-    Cumulative,
+    Halved,
     LinearAttention,
     Nested,
     Noisy,
     Residual,
     Several,
     Spectrum,
-    Turned,
     TwoNorms,
     built,
     eager,
@@ -176,7 +176,7 @@ def test_noise_is_the_draw_of_the_untiled_model() -> None:
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [Cumulative, Nested, Turned, Spectrum], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", [Bounded, Nested, Halved, Spectrum], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("strip", [1, 4, 37])
 def test_an_operation_without_a_rule_runs_whole_and_exactly_on_request(kind: Kind, strip: int) -> None:
     x = image(9)
@@ -186,7 +186,7 @@ def test_an_operation_without_a_rule_runs_whole_and_exactly_on_request(kind: Kin
 
 
 @pytest.mark.parametrize(
-    ("kind", "op"), [(Cumulative, "cumprod"), (Turned, "rot90"), (Spectrum, "fft_rfft")], ids=lambda p: str(p)
+    ("kind", "op"), [(Bounded, "renorm"), (Halved, "renorm"), (Spectrum, "fft_rfft")], ids=lambda p: str(p)
 )
 def test_an_operation_without_a_rule_is_an_error_that_names_it(kind: Kind, op: str) -> None:
     with pytest.raises(UnsupportedOp, match=f"aten.{op}.default.*allow_whole") as caught:

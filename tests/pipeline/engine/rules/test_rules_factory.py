@@ -80,6 +80,21 @@ def arange(draw: Draw, op: str) -> OneOp:
     return g.gives(made, x, tolerance={torch.float32: 1e-6, torch.float64: 1e-14, torch.int64: 0}[dtype])
 
 
+def identity(draw: Draw, op: str) -> OneOp:
+    """Of tokens among themselves, of rows, and with other sizes."""
+    g = OneOp(draw(heights), draw(widths))
+    x = image(g)
+    size = draw(st.sampled_from(["h", "h*w"]))
+    dtype = draw(st.sampled_from([torch.float32, torch.int64, torch.bool]))
+    if draw(st.booleans()):
+        made = g.call("eye.default", Size(size), dtype=dtype, device=DEVICE, shape=(size, size))
+    elif draw(st.booleans()):
+        made = g.call("eye.m", 5, Size(size), dtype=dtype, device=DEVICE, shape=(5, size))
+    else:
+        made = g.call("eye.m", Size(size), 5, dtype=dtype, device=DEVICE, shape=(size, 5))
+    return g.gives(made, x, tolerance=0)
+
+
 def noise(draw: Draw, op: str) -> OneOp:
     """The draw of the untiled model, whatever the strips."""
     g = OneOp(draw(heights), draw(widths))
@@ -96,6 +111,7 @@ CASES: dict[str, Case] = {
     "empty_like": empty_like,
     **dict.fromkeys(["zeros", "new_zeros", "empty", "new_empty", "ones", "new_ones", "full", "new_full"], constant),
     "arange": arange,
+    "eye": identity,
     **dict.fromkeys(["tril", "triu"], triangle),
     **dict.fromkeys(["randn", "rand", "randn_like", "rand_like"], noise),
 }

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from one_op import CPU, Case, Draw, OneOp, check, execute_strips, image, tokens
+from one_op import CPU, Case, Draw, OneOp, check, clip_tokens, execute_strips, image
 from refusals import Build, refused_and_exact
 
 from tvae.pipeline.engine.ir.graph import Ref
@@ -125,8 +125,8 @@ def test_in_bfloat16_it_is_rounded_once(mode: str, aligned: bool) -> None:
 
 
 def of_tokens(g: OneOp) -> Ref:
-    x = g.call("transpose.int", tokens(g), 1, 2, shape=(2, 4, "h*w"))
-    return g.call("upsample_linear1d.vec", x, None, False, [2.0], shape=(2, 4, "2*h*w"))
+    x = g.call("transpose.int", clip_tokens(g), 1, 2, shape=(2, 4, "2*h*w"))
+    return g.call("upsample_linear1d.vec", x, None, False, [2.0], shape=(2, 4, "4*h*w"))
 
 
 def by_scales(g: OneOp) -> Ref:

@@ -16,19 +16,23 @@ _UNARY = (
     "square abs neg sin cos exp relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
     "round floor ceil sign nan_to_num logical_not clone alias detach lift_fresh_copy contiguous zeros_like ones_like "
     "tan atan sinh cosh asinh erf erfc exp2 expm1 sinc trunc frac sgn isnan isinf isfinite "
-    "selu celu hardsigmoid log_sigmoid softshrink hardshrink"
+    "selu celu hardsigmoid log_sigmoid softshrink hardshrink "
+    "angle deg2rad lgamma signbit isneginf isposinf"
 )
 _POSITIVE = "sqrt rsqrt reciprocal log log2 log10 log1p"
-_UNIT = "asin acos atanh acosh"
+_UNIT = "asin acos atanh acosh erfinv logit"
 _BINARY = (
     "add.Tensor sub.Tensor mul.Tensor div.Tensor rsub.Tensor maximum.default minimum.default lt.Tensor le.Tensor "
     "gt.Tensor ge.Tensor eq.Tensor ne.Tensor logical_and.default pow.Tensor_Tensor clamp_min.Tensor clamp_max.Tensor "
     "fmax.default fmin.default atan2.default hypot.default fmod.Tensor remainder.Tensor floor_divide.default "
-    "logaddexp.default xlogy.Tensor copysign.Tensor logical_xor.default"
+    "logaddexp.default logaddexp2.default xlogy.Tensor copysign.Tensor logical_xor.default heaviside.default"
 )
 _OF_TWO = ("max", "min")
 """Statistics, but for two values."""
-_BITS = "bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
+_BITS = (
+    "bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__ "
+    "bitwise_left_shift bitwise_right_shift"
+)
 _SCALAR = (
     "clamp masked_fill where bitwise_and logical_or to _to_copy dropout feature_dropout alpha_dropout "
     "feature_alpha_dropout full_like type_as threshold addcmul addcdiv lerp"
@@ -173,15 +177,6 @@ def softmax(draw: Draw, op: str) -> OneOp:
     return g.gives(g.call(f"{op}.{'default' if op == '_softmax' else 'int'}", x, dim, *extra))
 
 
-def trailing_norm(draw: Draw, op: str) -> OneOp:
-    """Over the features of tokens."""
-    g = OneOp(draw(heights), draw(widths))
-    x = LAYOUTS[draw(st.sampled_from(["tokens", "clip_tokens", "folded"]))](g)
-    affine = [g.param(4), g.param(4)][: 2 if op == "layer_norm" else 1] if draw(st.booleans()) else [None, None]
-    eps = [1e-5] if draw(st.booleans()) or op == "rms_norm" else []
-    return g.gives(g.call(f"{op}.default", x, [4], *affine[: 2 if op == "layer_norm" else 1], *eps))
-
-
 def embedding(draw: Draw, op: str) -> OneOp:
     """The indices carry the rows."""
     g = OneOp(draw(heights), draw(widths), torch.int64)
@@ -226,7 +221,6 @@ CASES: dict[str, Case] = {
     "expand_as": expand_as,
     "linear": linear,
     **dict.fromkeys(["softmax", "_softmax", "log_softmax"], softmax),
-    **dict.fromkeys(["layer_norm", "rms_norm"], trailing_norm),
     "embedding": embedding,
     **dict.fromkeys(["cdist", "_cdist_forward", "_euclidean_dist"], cdist),
     "batch_norm": batch_norm,

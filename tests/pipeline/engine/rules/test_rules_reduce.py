@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from one_op import CPU, LAYOUTS, ROWS_IN, Case, Draw, OneOp, any_layout, check, heights, widths
+from one_op import CPU, LAYOUTS, ROWS_IN, Case, Draw, OneOp, any_layout, check, heights, other_dim, widths
 
+from tvae.pipeline.engine.ir.graph import Ref
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.run.execute import execute
@@ -83,6 +84,8 @@ def statistic(draw: Draw, op: str) -> OneOp:
     if op == "linalg_vector_norm":
         order = draw(st.sampled_from([1, 2, 2.0, 3, 0.5, math.inf]))
         return g.gives(g.call("linalg_vector_norm.default", x, order, None if everything else listed, keep, shape=left))
+    if op in ("any", "all", "nansum", "count_nonzero"):
+        return _counted(draw, g, op, x, [] if everything else listed)
     if everything and not keep and draw(st.booleans()):
         return g.gives(g.call(f"{op}.default", x, shape=[]))
     if op == "sum" and draw(st.booleans()):
@@ -92,6 +95,44 @@ def statistic(draw: Draw, op: str) -> OneOp:
     overload = "dim" if op == "mean" else "dim_IntList"
     call = g.call(f"{op}.{overload}", x, listed, keep, shape=left, **extra)
     return g.gives(call, tolerance=1e-5 if extra else 1e-9)
+
+
+def _counted(draw: Draw, g: OneOp, op: str, x: Ref, dims: list[int]) -> OneOp:
+    """Statistics of what is zero, what is a number, and what is not."""
+    x = g.call("sqrt.default", g.call("round.default", x)) if draw(st.booleans()) else g.call("gt.Scalar", x, 0.5)
+    shape = list(g.shape_of(x))
+    there = [d % len(shape) for d in dims] or list(range(len(shape)))
+    keep = draw(st.booleans()) and op != "count_nonzero"
+    left = [1 if d in there else n for d, n in enumerate(shape) if keep or d not in there]
+    if op == "nansum":
+        return g.gives(g.call("nansum.default", x, dims, keep, shape=left))
+    if op == "count_nonzero":
+        listed = dims or list(range(len(shape)))
+        return g.gives(g.call("count_nonzero.dim_IntList", x, listed, shape=left), tolerance=0)
+    if not dims and not keep:
+        return g.gives(g.call(f"{op}.default", x, shape=[]), tolerance=0)
+    if len(dims) == 1 and draw(st.booleans()):
+        return g.gives(g.call(f"{op}.dim", x, dims[0], keep, shape=left), tolerance=0)
+    return g.gives(g.call(f"{op}.dims", x, dims or None, keep, shape=left), tolerance=0)
+
+
+def ordered(draw: Draw, op: str) -> OneOp:
+    """Both results, along any dimension but the rows."""
+    g = OneOp(draw(heights), draw(widths))
+    name = draw(any_layout)
+    x = LAYOUTS[name](g)
+    if draw(st.booleans()):
+        x = g.call("round.default", x)
+    dim, shape = other_dim(draw, g, name, x), list(g.shape_of(x))
+    if op in ("cummax", "cummin"):
+        parts = g.call(f"{op}.default", x, dim, shape=[shape, shape])
+        return g.gives(g.part(parts, 0), g.part(parts, 1), tolerance=0)
+    keep = draw(st.booleans())
+    left = [1 if d == dim % len(shape) else n for d, n in enumerate(shape) if keep or d != dim % len(shape)]
+    given = [1, dim] if op == "kthvalue" else [dim]
+    target = f"{op}.{'default' if op in ('kthvalue', 'mode') else 'dim'}"
+    parts = g.call(target, x, *given, keep, shape=[left, left])
+    return g.gives(g.part(parts, 0), g.part(parts, 1), tolerance=0)
 
 
 def one_of_several(draw: Draw, op: str) -> OneOp:
@@ -126,6 +167,7 @@ def one_of_several(draw: Draw, op: str) -> OneOp:
 
 _STATISTICS = (
     *("mean", "sum", "prod", "linalg_vector_norm", "amax", "amin", "argmin", "argmax", "var", "std", "logsumexp"),
+    *("any", "all", "nansum", "count_nonzero"),
 )
 
 CASES: dict[str, Case] = {
@@ -134,6 +176,7 @@ CASES: dict[str, Case] = {
     **dict.fromkeys(_STATISTICS, statistic),
     **dict.fromkeys(["var_mean", "std_mean", "topk", "sort"], one_of_several),
     **dict.fromkeys(["max", "min"], one_of_several),
+    **dict.fromkeys(["median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"], ordered),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from one_op import OneOp, image, tokens
+from one_op import OneOp, clip_tokens, image
 from refusals import Build, refused_and_exact
 
 from tvae.pipeline.engine.ir.graph import Ref
@@ -26,7 +26,7 @@ def refused(why: str) -> Callable[[Build], Build]:
 
 @refused("writes into some rows, which are merged")
 def one_token_written(g: OneOp) -> Ref:
-    return g.call("select_scatter.default", tokens(g), g.param(2, 4), 1, 0, shape=(2, "h*w", 4))
+    return g.call("select_scatter.default", clip_tokens(g), g.param(2, 4), 1, 0, shape=(2, "2*h*w", 4))
 
 
 @refused("more than one number")

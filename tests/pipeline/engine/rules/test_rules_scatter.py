@@ -115,11 +115,36 @@ def by_number(draw: Draw, op: str) -> OneOp:
     return g.gives(g.call(name, x, dim, index, part))
 
 
+def at_numbers(draw: Draw, op: str) -> OneOp:
+    """Into any dimension of any layout but the rows, of values that have rows, and of those that have none."""
+    g = OneOp(draw(heights), draw(widths))
+    name = draw(any_layout)
+    x = LAYOUTS[name](g)
+    dim, shape = other_dim(draw, g, name, x), list(g.shape_of(x))
+    places = g.param(value=torch.tensor([g.value(x).shape[dim] - 1]))
+    if op == "index_fill":
+        return g.gives(g.call("index_fill.int_Scalar", x, dim, places, 2.5), tolerance=0)
+    shape[dim] = 1
+    part = g.call("slice.Tensor", g.call("neg.default", x), dim, 0, 1, shape=shape)
+    more = {"alpha": 3} if op == "index_add" and draw(st.booleans()) else {}
+    return g.gives(g.call(f"{op}.default", x, dim, places, part, **more))
+
+
+def bucket(draw: Draw, op: str) -> OneOp:
+    """From either side."""
+    g = OneOp(draw(heights), draw(widths))
+    x, bounds = LAYOUTS[draw(any_layout)](g), g.param(value=torch.linspace(-1, 1, 5, dtype=g.dtype))
+    given = (x, bounds) if op == "bucketize" else (bounds, x)
+    return g.gives(g.call(f"{op}.Tensor", *given, right=draw(st.booleans()), shape=x), tolerance=0)
+
+
 CASES: dict[str, Case] = {
     "slice_scatter": slice_scatter,
     "select_scatter": select_scatter,
     "index_put": index_put,
     **dict.fromkeys(["scatter", "scatter_add", "gather", "one_hot", "index_select"], by_number),
+    **dict.fromkeys(["index_add", "index_copy", "index_fill"], at_numbers),
+    **dict.fromkeys(["bucketize", "searchsorted"], bucket),
 }
 
 

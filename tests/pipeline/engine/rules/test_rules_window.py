@@ -32,24 +32,22 @@ def convolution(draw: Draw, op: str) -> OneOp:
     k, s, d = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(few)
     p = draw(st.integers(0, d * (k - 1)))
     named = draw(st.sampled_from([None, None, "same", "valid"]))
-    if named == "same":
-        k, s = 2 * (k // 2) + 1, 1
     if named:
-        p = d * (k - 1) // 2 if named == "same" else 0
+        p, s = 0, 1 if named == "same" else s
     at, groups = draw(st.integers(0, dims - 1)), draw(few)
-    least = max(1, d * (k - 1) + 1 - 2 * p)
+    least = 1 if named == "same" else max(1, d * (k - 1) + 1 - 2 * p)
     g = OneOp(draw(st.integers(least, least + 9)))
     others, kernels = [draw(st.integers(3, 4)) for _ in range(dims - 1)], [draw(few) for _ in range(dims - 1)]
     strides, pads = [draw(few) for _ in others], [draw(st.integers(0, 1)) for _ in others]
-    if named == "same":
-        strides, kernels = [1 for _ in others], [1 for _ in others]
     if named:
-        pads = [0 for _ in others]
+        pads, strides = [0 for _ in others], [1 for _ in others] if named == "same" else strides
     left = [(n + 2 * q - m) // t + 1 for n, m, t, q in zip(others, kernels, strides, pads, strict=True)]
     x = g.input(2, 4, *_placed(at, "h", others))
     weight = g.param(2 * groups, 4 // groups, *_placed(at, k, kernels))
     bias = g.param(2 * groups) if draw(st.booleans()) else None
     shape = [2, 2 * groups, *_placed(at, f"(h + {2 * p - d * (k - 1) - 1})//{s} + 1", left)]
+    if named == "same":
+        shape[2:] = _placed(at, "h", others)
     how = named or _placed(at, p, pads)
     stride, dilation = _placed(at, s, strides), _placed(at, d, [1] * (dims - 1))
     target = f"{op}.{'padding' if named else 'default'}"

@@ -1,0 +1,145 @@
+"""Operations that other operations say as well: second names, joins and splits by direction, distances, differences.
+
+Where a model calls one of them, the graph has the operations that it is made of, for which there are rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.capture.in_thread import instead
+
+__all__ = ["BY_PYTORCH", "BY_US", "taken_apart"]
+
+_NAMES = (
+    "absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh clip divide fix float_power greater greater_equal "
+    "less less_equal multiply negative not_equal subtract true_divide "
+    "special_erf special_erfc special_exp2 special_expit special_expm1 special_log1p special_log_softmax "
+    "special_logsumexp special_round special_sinc special_softmax "
+    "atleast_1d atleast_2d atleast_3d column_stack dstack hstack row_stack vstack cartesian_prod "
+    "dsplit hsplit vsplit fliplr flipud ravel reshape_as sum_to_size swapdims broadcast_tensors imag real "
+    "argsort cosine_similarity diff inner kl_div linalg_matrix_norm linalg_norm nanmean trapezoid"
+)
+BY_PYTORCH = frozenset(_NAMES.split())
+"""Those that PyTorch itself takes apart, by name; their forms in place, too."""
+
+
+@contextmanager
+def taken_apart() -> Iterator[None]:
+    """The exporter takes these operations apart where it meets them, in this thread."""
+    import torch.fx.experimental.proxy_tensor as tracer
+
+    place: Any = tracer
+    original: Any = getattr(place, "maybe_handle_decomp", None)
+
+    def handled(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
+        parts = _parts_of(op)
+        if parts is None:
+            return original(mode, op, args, kwargs)
+        with mode:
+            return parts(*args, **kwargs)
+
+    with instead(place, "maybe_handle_decomp", handled):
+        yield
+
+
+def _parts_of(op: Any) -> Callable[..., Any] | None:
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or _is_cast(op):
+        return None
+    name = op._schema.name.removeprefix("aten::")
+    parts: Callable[..., Any] | None = op.decompose if name.removesuffix("_") in BY_PYTORCH else BY_US.get(name)
+    return parts
+
+
+def _is_cast(op: Any) -> bool:
+    """Does ``torch.autocast``, under which it is called, know it by its name? Its parts would be cast otherwise."""
+    return any(
+        torch.is_autocast_enabled(kind) and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), f"Autocast{key}")
+        for kind, key in (("cpu", "CPU"), ("cuda", "CUDA"))
+    )
+
+
+def _joined_dims(x: Tensor, y: Tensor, x_dims: Sequence[int], y_dims: Sequence[int]) -> Tensor:
+    """``torch.tensordot``."""
+    of_x = list(range(x.ndim))
+    of_y = [x.ndim + d for d in range(y.ndim)]
+    for i, j in zip(x_dims, y_dims, strict=True):
+        of_y[j % y.ndim] = of_x[i % x.ndim]
+    kept = [d for d in (*of_x, *of_y) if (d in of_x) != (d in of_y)]
+    return torch.einsum(x, of_x, y, of_y, kept)
+
+
+def _by_places(x: Tensor, places: Tensor, dim: int | None = None) -> Tensor:
+    """``torch.take_along_dim``."""
+    if dim is None:
+        return x.flatten().gather(0, places.flatten())
+    dim %= x.ndim
+    before = torch.broadcast_shapes(x.shape[:dim], places.shape[:dim])
+    after = torch.broadcast_shapes(x.shape[dim + 1 :], places.shape[dim + 1 :])
+    x, places = (t.expand(*before, t.shape[dim], *after) for t in (x, places))
+    return x.gather(dim, places)
+
+
+def _turned(x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """``torch.rot90``."""
+    first, second = dims
+    times %= 4
+    if times == 2:
+        return x.flip([first, second])
+    if times == 1:
+        return x.flip([second]).transpose(first, second)
+    return x.transpose(first, second).flip([second]) if times else x.clone()
+
+
+def _distances(x: Tensor, y: Tensor, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """``torch.pairwise_distance``."""
+    return torch.linalg.vector_norm(x - y + eps, p, -1, keepdim)
+
+
+def _extremes(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``torch.aminmax``."""
+    dims = [*range(x.ndim)] if dim is None else [dim]
+    return x.amin(dims, keepdim), x.amax(dims, keepdim)
+
+
+def _grid(turn: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor:
+    """``torch.affine_grid_generator``: places of pixels, x first, turned and moved."""
+    sizes = size[2:]
+    by_place = turn[(slice(None), *[None] * len(sizes))].unbind(-1)
+    grid = by_place[-1]
+    for place, count in enumerate(reversed(sizes)):
+        at = torch.arange(count, dtype=torch.float64, device=turn.device) * 2 - (count - 1)
+        spread = at / (torch.sym_max(count - 1, 1) if align_corners else count)
+        grid = grid + spread.to(turn.dtype).view(-1, *[1] * (place + 1)) * by_place[place]
+    return grid
+
+
+def _pooled_1d(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """``torch.max_pool1d``."""
+    by = [[1, *([n] if isinstance(n, int) else n)] for n in (kernel, stride or kernel, dilation)]
+    zeros = [0, *([padding] if isinstance(padding, int) else padding)]
+    return torch.max_pool2d(x.unsqueeze(-2), by[0], by[1], zeros, by[2], ceil_mode).squeeze(-2)
+
+
+BY_US: Mapping[str, Callable[..., Any]] = {
+    "affine_grid_generator": _grid,
+    "aminmax": _extremes,
+    "max_pool1d": _pooled_1d,
+    "pairwise_distance": _distances,
+    "rot90": _turned,
+    "take_along_dim": _by_places,
+    "tensordot": _joined_dims,
+}
+"""Those that PyTorch does not take apart, or with sizes as constants."""
