@@ -13,7 +13,10 @@ __all__ = ["OPERATION", "case", "linear"]
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x·weightᵀ + bias of the last dimension. x [..., I], weight [O, I], bias [O] -> [..., O]."""
-    return functional.linear(x, weight, bias)
+    if bias is None or x.ndim < 3 or x.is_contiguous():
+        return functional.linear(x, weight, bias)
+    # of what does not lie in a row, such as some rows of two pictures, PyTorch rounds the product before the bias
+    return functional.linear(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
 
 
 def case(make: Oracle, label: str, shape: tuple[int, ...], outer: int, *, bias: bool = True, apart: int = 0) -> Case:

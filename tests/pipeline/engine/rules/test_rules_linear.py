@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from one_op import CPU, OneOp
 from small_functions import captured, run
 from told_kernels import telling
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels
+from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -34,3 +38,16 @@ def test_every_strip_is_one_call(bias: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert heard == [((1, rows, 5, 3), bias) for rows in (3, 3, 2)]
     with torch.no_grad():
         torch.testing.assert_close(found, fn(module, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rows_of_two_pictures_are_rounded_once(dtype: torch.dtype) -> None:
+    """Those of a stored value do not lie in a row."""
+    g = OneOp(24, 24, dtype)
+    x = g.call("cumsum.default", g.input(2, "h", "w", 12), 1)
+    weight, bias = g.param(24, 12), g.param(24)
+    g.gives(g.call("linear.default", x, weight, bias, shape=(2, "h", "w", 24)))
+    wide = [g.value(v).double() for v in (x, weight, bias)]
+    want = F.linear(*wide)
+    (got,) = execute(schedule(lower(g.graph, g.sizes, CPU), 3), g.inputs(), g.weights)
+    assert (got - want).norm() <= 1.02 * (g.values[-1] - want).norm()
