@@ -21,6 +21,7 @@ class AtSizes:
         self._probe = probe_sizes(graph, self.sizes)
         self._numbers: dict[str, int] = {}  # by expression: a graph has few of them, and evaluating takes longer
         self._follows: dict[str, bool] = {}
+        self._is_wide: dict[str, bool] = {}
         self._shapes: dict[int, tuple[int, ...]] = {}
 
     @property
@@ -58,7 +59,10 @@ class AtSizes:
         """Does this size grow with a tiled size other than the rows (the width)?"""
         if self._probe is None or not isinstance(size, Size):
             return False
-        return grows(size, self._probe.base, self._probe.wider)
+        found = self._is_wide.get(size.expr)
+        if found is None:
+            found = self._is_wide[size.expr] = grows(size, self._probe.base, self._probe.wider)
+        return found
 
     def row_dims(self, meta: Meta) -> list[int]:
         """Dimensions of a value that grow with the rows."""

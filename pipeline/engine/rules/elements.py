@@ -72,7 +72,9 @@ def _by_elements(ctx: Context, node: Node, op: Op) -> Op | None:
 def in_rows_again(ctx: Context, node: Node, op: Op) -> Op:
     """Rows of one element as the rows of the picture, where a value has as many elements as these."""
     axis = op.axis
-    if axis is None or not axis.plain or not ctx.is_wide(size := node.meta.shape[axis.dim]) or not ctx.follows(size):
+    if axis is None or axis.inner > 1 or axis.outer > 1:
+        return op
+    if not ctx.is_wide(size := node.meta.shape[axis.dim]) or not ctx.follows(size):
         return op
     rows = ctx.rows_in(size)
     many = axis.rows // max(1, rows)
