@@ -162,7 +162,7 @@ def test_tiling_is_on_only_while_it_is_measured(image: nn.Module) -> None:
 @pytest.mark.slow
 def test_ours_finds_no_graph_of_an_earlier_run(image: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the time of the first call has the capture in it."""
-    import tvae.pipeline.session.captures as capturing
+    import tvae.pipeline.session.new_graph as capturing
 
     captures = []
     real = capturing.capture

@@ -13,6 +13,7 @@ from tiny_vaes import TINY, relative_l2
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.session import captures as capturing
 from tvae.pipeline.session import graph_cache as graph_store
+from tvae.pipeline.session import new_graph
 from tvae.pipeline.session.identity.stored_key import stored_key
 
 SMALL = TINY["AutoencoderTiny"]
@@ -28,13 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts captures."""
     count = [0]
-    real = capturing.capture
+    real = new_graph.capture
 
     def counted(*args: object) -> object:
         count[0] += 1
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(capturing, "capture", counted)
+    monkeypatch.setattr(new_graph, "capture", counted)
     return count
 
 

@@ -16,7 +16,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.capture import capture as module_of_capture
 from tvae.pipeline.engine.capture.deadline import TookTooLong
 from tvae.pipeline.errors import TvaeError, UnsupportedOp, UsageError
-from tvae.pipeline.session import captures as capturing
+from tvae.pipeline.session import new_graph
 from tvae.pipeline.session.refusals import Refusals
 
 
@@ -24,13 +24,13 @@ from tvae.pipeline.session.refusals import Refusals
 def captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, ...]]:
     """Shapes of the captures there were."""
     shapes: list[tuple[int, ...]] = []
-    real = capturing.capture
+    real = new_graph.capture
 
     def counted(module: nn.Module, fn: Any, inputs: Any, *args: Any) -> Any:
         shapes.append(tuple(inputs[0].shape))
         return real(module, fn, inputs, *args)
 
-    monkeypatch.setattr(capturing, "capture", counted)
+    monkeypatch.setattr(new_graph, "capture", counted)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return shapes
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.nested import apart, together
-from tvae.pipeline.session import captures as captures_module
+from tvae.pipeline.session import new_graph
 
 
 class Scaled(nn.Module):
@@ -62,8 +62,8 @@ def model() -> Scaled:
 
 def test_tensors_in_containers_vary_and_the_rest_is_baked_in(model: Scaled, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    real = captures_module.capture
-    monkeypatch.setattr(captures_module, "capture", lambda *a, **k: made.append(1) or real(*a, **k))
+    real = new_graph.capture
+    monkeypatch.setattr(new_graph, "capture", lambda *a, **k: made.append(1) or real(*a, **k))
     tiled = TiledVAE(model)
     z = torch.randn(1, 4, 12, 10)
     for seed in (1, 2):

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import TvaeError, UnsupportedOp, UsageError
-from tvae.pipeline.session import captures as capturing
+from tvae.pipeline.session import new_graph
 
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Counts captures, in a folder of graphs of their own."""
     count = [0]
-    real = capturing.capture
+    real = new_graph.capture
 
     def counted(*args: Any) -> Any:
         count[0] += 1
         return real(*args)
 
-    monkeypatch.setattr(capturing, "capture", counted)
+    monkeypatch.setattr(new_graph, "capture", counted)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return count
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import reference_mode
-from tvae.pipeline.session import captures as captures_module
+from tvae.pipeline.session import new_graph
 
 TINY_ONE = TINY["AsymmetricAutoencoderKL"]
 TOLERANCE = 1e-5
@@ -59,8 +59,8 @@ def test_it_is_the_modules_own_call_in_strips_at_every_size(model: Any, strip: i
 @pytest.mark.long
 def test_sizes_share_a_graph(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    right = captures_module.capture
-    monkeypatch.setattr(captures_module, "capture", lambda *args: made.append(right(*args)) or made[-1])
+    right = new_graph.capture
+    monkeypatch.setattr(new_graph, "capture", lambda *args: made.append(right(*args)) or made[-1])
     # another configuration: no graph of it is on disk
     model = type(model)(**{**TINY_ONE.config, "scaling_factor": 0.3, "layers_per_up_block": 2}).eval()
     tiled = TiledVAE(model, strip=2)

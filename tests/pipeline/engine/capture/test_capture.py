@@ -17,7 +17,7 @@ from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.ir.graph import DEVICE, Graph, Ref
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.errors import UnsupportedOp
-from tvae.pipeline.session import captures as captures_module
+from tvae.pipeline.session import new_graph
 
 
 class Inner(nn.Module):
@@ -174,13 +174,13 @@ def test_the_other_side_of_a_branch_is_captured_anew_and_both_are_kept(
     """With graphs of its own on disk."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     traced: list[str] = []
-    real = captures_module.capture
+    real = new_graph.capture
 
     def counted(*args: Any) -> Any:
         traced.append("once more")
         return real(*args)
 
-    monkeypatch.setattr(captures_module, "capture", counted)
+    monkeypatch.setattr(new_graph, "capture", counted)
     model = Branching()
     tiled = equals_the_model(model, "encode", (1, 3, 4, 6))
     captures = len(traced)

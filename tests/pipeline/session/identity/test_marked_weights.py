@@ -12,20 +12,20 @@ from model_of_function import ModelOfFunction
 from torch import Tensor
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.session import captures as capturing
+from tvae.pipeline.session import new_graph
 from tvae.pipeline.session.identity.module_identity import identity_of
 
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Counts captures, in a folder of graphs of their own."""
-    count, real = [0], capturing.capture
+    count, real = [0], new_graph.capture
 
     def counted(*args: Any) -> Any:
         count[0] += 1
         return real(*args)
 
-    monkeypatch.setattr(capturing, "capture", counted)
+    monkeypatch.setattr(new_graph, "capture", counted)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return count
 

@@ -225,6 +225,7 @@ def test_our_own_part_of_a_key_leaves_out_nothing_that_a_capture_runs() -> None:
     } < set(own)
     assert {
         "tvae.pipeline.session.captures",
+        "tvae.pipeline.session.new_graph",
         "tvae.pipeline.session.outputs.taken_apart",
         "tvae.pipeline.session.warmup",
     } < set(own)
