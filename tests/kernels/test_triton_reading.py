@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ pytest.importorskip("triton")
 import triton
 
 from tvae.kernels import cache, triton_name
+from tvae.kernels import triton as level
 from tvae.kernels import triton_reading as reading
 from tvae.kernels.triton import prepare
 
@@ -141,6 +143,25 @@ def test_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in (*threads, *(t for t in threading.enumerate() if t.name == "tvae-read")):
         thread.join()
     assert (most, times) == ([1], [1])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_compiler_is_asked_once_who_it_is(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that build would each start a process for that. What fails is told by a build."""
+    asked: list[str] = []
+
+    def hash_() -> str:
+        asked.append("hash")
+        if fails:
+            raise OSError("no ptxas")
+        return "12.9"
+
+    driver = SimpleNamespace(active=SimpleNamespace(get_current_target=lambda: asked.append("target") or "sm_90"))
+    monkeypatch.setattr(triton.runtime, "driver", driver)
+    monkeypatch.setattr(level, "make_backend", lambda target: SimpleNamespace(hash=hash_))
+    monkeypatch.setattr(level, "read_triton", lambda: asked.append("read"))
+    level._begin()
+    assert asked == ["target", "hash", "read"]
 
 
 def test_a_launch_waits_for_it() -> None:
