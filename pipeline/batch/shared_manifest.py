@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.jobs.passing import may_pass
 
 __all__ = ["SharedManifest"]
 
@@ -38,6 +39,8 @@ class SharedManifest(Manifest):
         super().__init__(folder, shard)
         self._end, self._last = 0, b""
         """Of what was read: where it ends, and its last line, by which a file that was written anew is told."""
+        self._waiting: list[tuple[Path, Mapping[str, Any]]] = []
+        """Outputs without a line, and what is to be said of them: there was no room."""
 
     def __enter__(self) -> Self:
         with self._turn():
@@ -46,22 +49,57 @@ class SharedManifest(Manifest):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and os.path.lexists(self._path):
-            with self._turn():
-                self._tidy()
-                flush_file(self._path)
+        try:
+            if self._waiting or (error is None and os.path.lexists(self._path)):
+                with self._turn():
+                    self._add_waiting()
+                    if self._waiting and self._late is not None:
+                        raise self._late
+                    if error is None:
+                        self._tidy()
+                        flush_file(self._path)
+        except (OutputError, UsageError):
+            if error is None:
+                raise
 
     def done(self, output: Path, facts: Mapping[str, Any], file: WrittenFile | None = None) -> None:
         """See ``Manifest``. Adds nothing where another run has told of the same output. It waits for no others: who
-        takes the item next looks for its line."""
-        name, said = self._name(output), {**facts_on_disk(output, file), **facts}
-        line = line_for(name, said)
-        with self._turn():
+        takes the item next looks for its line. One that a full disk has no room for is added later."""
+        self._waiting.append((output, {**facts_on_disk(output, file), **facts}))
+        try:
+            with self._turn():
+                self._add_waiting()
+        except BaseException:
+            del self._waiting[-1:]
+            raise
+
+    def _add_waiting(self) -> None:
+        while self._waiting:
+            output, said = self._waiting[0]
             if not super().knows(output):
-                with self._path.open("ab") as end:
-                    end.write(line)
-                self._took(line)
+                name = self._name(output)
+                try:
+                    self._append(line_for(name, said))
+                except OSError as error:
+                    if not may_pass(error):
+                        raise
+                    self._late = error
+                    return
                 self._note(name, said)
+            del self._waiting[0]
+
+    def _append(self, line: bytes) -> None:
+        """All of it, or nothing."""
+        try:
+            with self._path.open("ab", buffering=0) as end:
+                rest = line
+                while rest:
+                    rest = rest[end.write(rest) :]
+        except BaseException:
+            with suppress(OSError):
+                os.truncate(self._path, self._end)
+            raise
+        self._took(line)
 
     def knows(self, output: Path) -> bool:
         """See ``Manifest``; by any of the runs, this one among them."""
