@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.checked import open_regular
+from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.existing import is_there
 from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.reading import kind_of
+from tvae.pipeline.jobs.reading import blame_input, kind_of
+from tvae.pipeline.media.first_bytes import ENOUGH, first_kinds
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.stores import RemoteFile
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -21,7 +25,7 @@ __all__ = ["planned"]
 
 
 def planned(item: Item, context: Context, cached: CachePlan | None = None) -> Outcome:
-    """Makes nothing, and opens what does not tell its kind by its name alone. cached: of a run that caches."""
+    """Makes nothing, and decodes what does not tell its kind by its first bytes. cached: of a run that caches."""
     try:
         if item.problem is not None:
             return InputError(item.problem)
@@ -42,13 +46,7 @@ def _kind_of_latents(item: Item, context: Context) -> Kind:
 
 
 def _plan(item: Item, context: Context) -> Event:
-    if context.job.operation == "decode":
-        kind = _kind_of_latents(item, context)
-    elif len(item.kinds) == 1:
-        _look_at(item)
-        (kind,) = item.kinds
-    else:
-        kind = kind_of(item.source, context.job, context.sandbox, item.member)
+    kind = _kind_of_latents(item, context) if context.job.operation == "decode" else _kind_of_media(item, context)
     output = context.claim(item, kind)
     with context.standing(output) as there:
         exists = is_there(there)
@@ -57,9 +55,24 @@ def _plan(item: Item, context: Context) -> Event:
     return ItemPlanned(item.source, item.index, output, exists)
 
 
-def _look_at(item: Item) -> None:
-    """InputError, in the words of a run, for a file that is not there."""
-    try:
-        item.origin()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}") from error
+def _kind_of_media(item: Item, context: Context) -> Kind:
+    """By the first bytes; by the name where these say nothing. A reader is asked where neither tells: it takes as long
+    as hundreds of others. InputError, in the words of a run, for a file that cannot be read."""
+    kinds = item.kinds
+    if len(kinds) == 1 and not isinstance(item.member, RemoteFile):
+        with blame_input():
+            kinds = first_kinds(_head(item), item.source.suffix) or kinds
+    if len(kinds) == 1:
+        (kind,) = kinds
+        return kind
+    return kind_of(item.source, context.job, context.sandbox, item.member)
+
+
+def _head(item: Item) -> bytes:
+    """The first bytes of a file, or of a member of an archive."""
+    if not isinstance(item.member, Member):
+        with open_regular(item.source) as file:
+            return file.read(ENOUGH)
+    with open_regular(item.member.archive.path) as file:
+        file.seek(item.member.offset)
+        return file.read(min(ENOUGH, item.member.size))
