@@ -9,6 +9,7 @@ anything else of tvae.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import difflib
 import reprlib
@@ -30,6 +31,7 @@ _LATER = {"processes": 1}
 """Keys that are newer than presets which users have: what they mean where they are left out."""
 MOST_BYTES = 1 << 20
 """Of a preset's file."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HERE = Path(__file__).parent
 GIB = 1024**3
 H200_FREE = 100 * GIB
@@ -161,9 +163,18 @@ def _read(path: Path) -> dict[str, Any]:
     if len(text) > MOST_BYTES:
         raise ValueError(f"preset '{path}' has more than {MOST_BYTES} bytes")
     try:
-        return tomllib.loads(text.decode("utf-8-sig"))
+        return tomllib.loads(decoded(text))
     except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, too
         raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+
+
+def decoded(text: bytes) -> str:
+    """A preset's text: UTF-8, with its mark or without, or UTF-16 with its mark, as Windows PowerShell's ``>`` writes
+    it. ValueError for all else."""
+    try:
+        return text.decode("utf-16" if text.startswith(_UTF16) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not valid in {error.encoding}; save it as UTF-8") from error
 
 
 def _over(defaults: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

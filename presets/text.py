@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from tvae.presets.loader import Preset, is_shipped, load
+from tvae.presets.loader import Preset, decoded, is_shipped, load
 
 __all__ = ["export", "text_of"]
 
@@ -22,7 +22,7 @@ _HEAD = """\
 def export(name: str | Path) -> str:
     """TOML text of a preset, with comments: the start for one's own."""
     preset = load(name)
-    return text_of(preset) if is_shipped(preset.source) else preset.source.read_text(encoding="utf-8")
+    return text_of(preset) if is_shipped(preset.source) else decoded(preset.source.read_bytes())
 
 
 def text_of(preset: Preset) -> str:

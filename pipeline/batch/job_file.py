@@ -17,7 +17,7 @@ from tvae.pipeline.batch.keys import FILES_OF_CACHES, Key, cache_keys, keys, ove
 from tvae.pipeline.batch.names_below import names_below
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.files.checked import read_bytes
+from tvae.pipeline.files.checked import read_bytes, text_in
 from tvae.pipeline.jobs.items import names_in
 from tvae.pipeline.jobs.job import OPERATIONS, Job, Listed
 from tvae.pipeline.jobs.outputs import Item
@@ -100,7 +100,7 @@ class Step:
 def read_job_file(path: Path) -> list[Step | CheckStep]:
     """The steps of a job file, one at least; names of files in it are from its folder. Raises UsageError."""
     try:
-        data = tomllib.loads(read_bytes(path, MOST_BYTES).decode("utf-8-sig"))
+        data = tomllib.loads(text_in(read_bytes(path, MOST_BYTES)))
     except OSError as error:
         raise UsageError(f"cannot read the job {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no file, or too large

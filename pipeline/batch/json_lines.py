@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tvae.pipeline.files.checked import parse_json, read_bytes
+from tvae.pipeline.files.checked import parse_json, read_bytes, text_in
 
 __all__ = ["ListedItem", "OwnOptions", "items_in"]
 
@@ -22,7 +22,7 @@ def items_in(path: Path, most_bytes: int) -> Iterator[tuple[int, ListedItem]]:
 
     Raises OSError where the file cannot be read, and ValueError, which names the line, for what is no such object.
     """
-    for number, line in enumerate(read_bytes(path, most_bytes).decode("utf-8-sig").split("\n"), 1):
+    for number, line in enumerate(text_in(read_bytes(path, most_bytes)).split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -7,6 +7,7 @@ terminal can take. What a value means is for the typed records to check (``recor
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import math
@@ -18,7 +19,7 @@ from typing import Any
 
 __all__ = [
     *("DEEPEST", "is_name", "is_refused", "open_regular", "parse_json", "read_bytes", "read_json"),
-    "regular_descriptor",
+    *("regular_descriptor", "says_utf16", "text_in"),
 ]
 
 DEEPEST = 32
@@ -78,6 +79,19 @@ def read_bytes(path: Path, most: int) -> bytes:
 def read_json(path: Path, most: int = JSON_BYTES) -> Any:
     """What a JSON file holds. `OSError`, or `ValueError` as `parse_json` and `read_bytes`."""
     return parse_json(read_bytes(path, most))
+
+
+def says_utf16(data: bytes) -> bool:
+    """Does a text begin with the mark of UTF-16? Windows PowerShell writes one so, by ``>``."""
+    return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
+def text_in(data: bytes) -> str:
+    """A text that people write: UTF-8, with its mark or without, or UTF-16 with its mark. `ValueError` for all else."""
+    try:
+        return data.decode("utf-16" if says_utf16(data) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not valid in {error.encoding}; save it as UTF-8") from error
 
 
 def is_name(text: str) -> bool:

@@ -15,6 +15,7 @@ from typing import IO, Literal
 
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.checked import says_utf16, text_in
 from tvae.pipeline.files.tar_members import SUFFIX
 from tvae.pipeline.jobs.archives import Archives, is_archive, no_media
 from tvae.pipeline.jobs.found import Found
@@ -101,19 +102,23 @@ def _standard_input() -> tuple[bytes, str]:
 
 
 def _whole(file: IO[bytes]) -> bytes:
-    """Up to the first zero byte, which no list has: a device, or a film by mistake, is not read to its end."""
+    """Up to the first zero byte, which only a list in UTF-16 has: a device, or a film by mistake, is not read whole."""
     parts = list[bytes]()
-    while (part := file.read(1 << 20)) and b"\0" not in part:
+    while (part := file.read(1 << 20)) and (b"\0" not in part or says_utf16(parts[0] if parts else part)):
         parts.append(part)
     return b"".join([*parts, part])
 
 
 def names_in(data: bytes, encoding: str = "utf-8") -> list[str]:
     """Of a list, with names as the system gives them, whatever their bytes: its lines without blank ones and those that
-    start with ``#``. UsageError for UTF-16, and for zero bytes, which no name has."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UsageError("a list of inputs is in UTF-8, and this one is in UTF-16; save it as UTF-8")
-    text = data.removeprefix(codecs.BOM_UTF8).decode(encoding, errors="surrogateescape")
+    start with ``#``. One with the mark of UTF-16 is in that. UsageError for zero bytes, which no name has."""
+    try:
+        if says_utf16(data):
+            text = text_in(data)
+        else:
+            text = data.removeprefix(codecs.BOM_UTF8).decode(encoding, errors="surrogateescape")
+    except ValueError as error:
+        raise UsageError(f"a list of inputs is a text, and this one is none: {error}") from error
     if "\0" in text:
         raise UsageError("a list of inputs has one name a line, and this one has zero bytes; leave -print0 out")
     lines = (line.strip(string.whitespace) for line in text.split("\n"))  # names may have Unicode's other spaces

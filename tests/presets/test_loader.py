@@ -104,11 +104,17 @@ def test_export_is_a_preset_with_comments(tmp_path: Path) -> None:
     assert presets.load(str(path)) == preset
 
 
-def test_an_editor_may_put_a_byte_order_mark_before_it(tmp_path: Path) -> None:
-    """Windows's Notepad and PowerShell do."""
-    path = tmp_path / "mine.toml"
-    path.write_text(presets.export("h200"), encoding="utf-8-sig")
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_an_editor_may_put_a_byte_order_mark_before_it(encoding: str, tmp_path: Path) -> None:
+    """Windows's Notepad and PowerShell do; ``>`` of Windows PowerShell writes UTF-16."""
+    path, mark = tmp_path / "mine.toml", "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_text(mark + presets.export("h200"), encoding=encoding, newline="\r\n")
     assert presets.load(path).strip_rows == presets.load("h200").strip_rows
+    assert tomllib.loads(presets.export(path)) == tomllib.loads(presets.export("h200"))
+    for data in (b"\xff\xfea", b"# \xe4\n"):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="save it as UTF-8"):
+            presets.load(path)
 
 
 def test_own_presets_add_and_override(own: Path) -> None:

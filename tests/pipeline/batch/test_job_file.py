@@ -191,15 +191,15 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_job_file(tmp_path / "none.toml")
     with pytest.raises(UsageError, match="cannot read the job"):
         read_job_file(tmp_path)
-    (tmp_path / "job.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="is not valid"):
+    (tmp_path / "job.toml").write_bytes(b"\xff\xfea")
+    with pytest.raises(UsageError, match=r"is not valid.*save it as UTF-8"):
         read_job_file(tmp_path / "job.toml")
     monkeypatch.setattr(job_file, "MOST_BYTES", 10)
     assert "more than 10 bytes" in refused(tmp_path, 'operation = "encode"')
     missing = 'operation = "encode"\nlist = "none.txt"'
     monkeypatch.setattr(job_file, "MOST_BYTES", 1000)
     assert "cannot read the list none.txt" in refused(tmp_path, missing)
-    (tmp_path / "none.txt").write_text("a.png", encoding="utf-16")
+    (tmp_path / "none.txt").write_bytes(b"\xff\xfea")
     assert "save it as UTF-8" in refused(tmp_path, missing)
 
 

@@ -55,3 +55,17 @@ def test_names_are_from_the_lists_folder(tmp_path: Path, monkeypatch: pytest.Mon
     (result,) = run_batch(read_job_file(Path("jobs/job.toml")), Options(), lambda _: None)
     assert (result.done, result.failed) == (1, 0)
     assert [path.name for path in outputs(Path("jobs/out"))] == ["1.png.safetensors"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_files_of_windows_powershell(encoding: str, tmp_path: Path) -> None:
+    """Its ``>`` writes UTF-16 with a mark; they say what those in UTF-8 say."""
+    for codec in ("utf-8", encoding):
+        (tmp_path / codec).mkdir(exist_ok=True)
+        (tmp_path / codec / "names.txt").write_text("ä.png\r\n", encoding=codec, newline="")
+        (tmp_path / codec / "items.jsonl").write_text('{"file": "ö.png", "seed": 2}\r\n', encoding=codec, newline="")
+        job = LISTED.replace('list = "names.txt"', 'list = "names.txt"\njsonl = "items.jsonl"')
+        (tmp_path / codec / "job.toml").write_text(job.replace('"out"', '"aüs"'), encoding=codec)
+    said = [str(read_job_file(tmp_path / codec / "job.toml")) for codec in ("utf-8", encoding)]
+    assert said[0].replace(str(tmp_path / "utf-8"), "") == said[1].replace(str(tmp_path / encoding), "")
+    assert all(name in said[0] for name in ("ä.png", "ö.png", "aüs"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 from collections.abc import Sequence
@@ -121,11 +122,20 @@ def test_lists(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UsageError, match="standard input is closed"):
         read_list("-")
-    listing.write_text("b.jpg\n", encoding="utf-16")
+    listing.write_bytes(b"\xff\xfeb")
     with pytest.raises(UsageError, match="save it as UTF-8"):
         read_list(str(listing))
     with pytest.raises(UsageError, match="cannot read the list"):
         read_list("no-such-list")
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_lists_of_windows_powershell(mark: bytes, tmp_path: Path) -> None:
+    """Its ``>`` writes UTF-16 with a mark."""
+    names = [f"ä {number:09}.png" for number in range(80_000)]  # more than is read at once
+    encoding = "utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be"
+    (tmp_path / "list.txt").write_bytes(mark + "\r\n".join(["# photos", *names, ""]).encode(encoding))
+    assert read_list(str(tmp_path / "list.txt")) == names
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
