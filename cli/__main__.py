@@ -11,7 +11,9 @@ def program() -> None:
     so does one that comes again while it ends."""
     try:
         from tvae.cli.dropped_signals import come_again
+        from tvae.cli.names_in_utf8 import names_in_utf8
 
+        names_in_utf8()
         come_again()
         from tvae.cli.app import main
         from tvae.pipeline.settings.leaving import leaving

@@ -95,13 +95,17 @@ def text_in(data: bytes) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text out of a file may be used as a file's name, on any system: it leads nowhere else."""
-    return (
-        text not in ("", ".", "..")
-        and "\0" not in text
-        and text == PurePosixPath(text).name == PureWindowsPath(text).name
-        and len(os.fsencode(text)) <= LONGEST_NAME
-    )
+    """Whether a text out of a file may be used as a file's name, on any system: it leads nowhere else. One that this
+    locale cannot say may not."""
+    try:
+        return (
+            text not in ("", ".", "..")
+            and "\0" not in text
+            and text == PurePosixPath(text).name == PureWindowsPath(text).name
+            and len(os.fsencode(text)) <= LONGEST_NAME
+        )
+    except UnicodeEncodeError:
+        return False
 
 
 def parse_json(text: str | bytes) -> Any:
