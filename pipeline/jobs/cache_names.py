@@ -11,7 +11,9 @@ from tvae.pipeline.caches import CacheRequest, trainer_named
 from tvae.pipeline.caches.record import FOLDER as RECORDS
 from tvae.pipeline.caches.shards import key_of
 from tvae.pipeline.caches.shards.record import FOLDER
+from tvae.pipeline.caches.spec import Trainer
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.letter_case import tells_letter_case
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.existing import DONE_ALREADY
@@ -27,7 +29,7 @@ __all__ = ["advice", "advice_of_failures", "cached_folders", "check_cache", "pla
 
 def check_cache(items: Sequence[Item], job: Job) -> None:
     """Raises UsageError for a trainer that there is no file for, and for two inputs that it cannot tell apart: it knows
-    them by their names without the suffix."""
+    them by their names without the suffix, and by letter case where the output's file system keeps it apart."""
     if job.cache is None:
         return
     if fills_tables(job):
@@ -39,15 +41,27 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
     kinds = {kind for item in items if item.below is not None and len(item.kinds) == 1 for kind in item.kinds}
     if trainer.apart and len(kinds) > 1:
         raise UsageError(f"{trainer.name} caches images and videos in folders of their own; run them apart")
+    folded = dict[tuple[str, ...], Item]()
+    clash: tuple[Item, Item] | None = None
     for item in items:
         if item.below is None:
             continue
-        first = known.setdefault((item.below.with_suffix("").as_posix().casefold(), *sorted(item.kinds)), item)
+        name, more = item.below.with_suffix("").as_posix(), sorted(item.kinds)
+        first = known.setdefault((name, *more), item)
         if first is not item:
-            raise UsageError(
-                f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but "
-                "the suffix, or in letter case, which not all systems keep apart; rename one"
-            )
+            raise _alike(trainer, first, item, "the suffix")
+        first = folded.setdefault((name.casefold(), *more), item)
+        if first is not item:
+            clash = clash or (first, item)
+    if clash is not None and not tells_letter_case(Path(job.output or ".")):
+        raise _alike(trainer, *clash, "letter case, which the output's file system does not keep apart")
+
+
+def _alike(trainer: Trainer, first: Item, second: Item, what: str) -> UsageError:
+    return UsageError(
+        f"{trainer.name} cannot tell {first.source} from {second.source}: their names differ in nothing but {what}; "
+        "rename one"
+    )
 
 
 def _check_keys(items: Sequence[Item]) -> None:

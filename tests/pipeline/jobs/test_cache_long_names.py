@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from PIL import Image
 
 from tvae.pipeline.caches import CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, cache_names, run_job
 
 pytestmark = pytest.mark.long
 LONG = "x" * 251 + ".png"  # its record would be called so and end in .json
@@ -30,7 +31,9 @@ def cached(folder: Path, vae: str, trainer: str, *, dry: bool = False) -> dict[s
             ended[event.input.name] = event
 
     request = CacheRequest(trainer, None if trainer == "webdataset" else "sdxl")
-    job = Job("cache", (str(folder),), output=str(folder.parent / "out"), vae=vae, size=(64, 64), cache=request)
+    job = Job(
+        "cache", (str(folder),), output=str(folder.parent / "out"), vae=vae, size=(64, 64), cache=request, batch=1
+    )
     run_job(replace(job, dry_run=dry), note)
     return ended
 
@@ -65,10 +68,36 @@ def test_a_result_whose_name_is_too_long_says_so(folder: Path, vae: str) -> None
     assert failed.error.endswith("File name too long; give its source a shorter name")
 
 
-def test_two_names_that_differ_in_letter_case_alone_are_told_as_such(folder: Path, vae: str) -> None:
+@pytest.fixture
+def alike(folder: Path) -> Path:
+    """``B.png`` beside ``b.png``, of other pixels."""
+    (folder / LONG).unlink()
     (folder / "a.png").rename(folder / "b.png")
     if (folder / "B.png").exists():
-        pytest.skip("the file system does not keep them apart either")
-    Image.new("RGB", (64, 64)).save(folder / "B.png")
-    with pytest.raises(UsageError, match=r"cannot tell .* letter case, which not all systems keep apart; rename one"):
-        cached(folder, vae, "kohya")
+        pytest.skip("the file system does not keep them apart")
+    Image.effect_noise((64, 64), 60).convert("RGB").save(folder / "B.png")
+    return folder
+
+
+def test_two_names_that_differ_in_letter_case_alone(alike: Path, vae: str) -> None:
+    """Each has its files, where their file system keeps them apart: those that it has alone."""
+    together, expected = made(alike, vae), dict[str, bytes]()
+    for name in ("b.png", "B.png"):
+        alone = alike.parent / f"only-{name.swapcase()}-{name}" / "in"
+        alone.mkdir(parents=True)
+        shutil.copy2(alike / name, alone)
+        expected |= made(alone, vae)
+    assert len(expected) == 2
+    assert together == expected
+
+
+def test_they_are_refused_where_they_would_be_one_file(alike: Path, vae: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_names, "tells_letter_case", lambda _folder: False)
+    with pytest.raises(UsageError, match=r"cannot tell .* letter case, which the output's file system does not"):
+        cached(alike, vae, "kohya")
+
+
+def made(folder: Path, vae: str) -> dict[str, bytes]:
+    """The files of a cache of a folder."""
+    cached(folder, vae, "kohya")
+    return {path.name: path.read_bytes() for path in (folder.parent / "out").iterdir() if path.is_file()}
