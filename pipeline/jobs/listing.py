@@ -12,6 +12,7 @@ from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job, reads_concepts
 from tvae.pipeline.jobs.other_programs import told_apart
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
+from tvae.pipeline.jobs.own_results import without_own_results
 from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.scanned import DistinctOutputs, scanned
 from tvae.pipeline.jobs.vaes import Vaes
@@ -48,5 +49,7 @@ def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:
         vaes.check()
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
+    if uploads is None and len(inputs := without_own_results(found, items, job)) < len(found):
+        items = assign(inputs, job)
     check_cache(items, job)
     return Listing(items, Claims(items))
