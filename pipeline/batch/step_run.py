@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -110,13 +110,20 @@ class StepRun:
         job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim, recorded=True)
         if manifest is not None and manifest.had_lines:
             self._settled = Settled(job, manifest, Vaes(job, opened=self._opened).facts)
-        for wait in (*waits(options.retries), None):
-            failed: set[int] = set()
+        with self._waiting() as waiting:
+            self._tries(job, part, waiting)
 
-            def tell(event: Event, failed: set[int] = failed, wait: float | None = wait) -> None:
+    def _tries(self, job: Job, part: Listing, waiting: dict[int, ItemFailed]) -> None:
+        """waiting: failures after which an item is tried again, until it ends."""
+        manifest = self._manifest
+        for wait in (*waits(self._options.retries), None):
+
+            def tell(event: Event, wait: float | None = wait) -> None:
                 if isinstance(event, ItemFailed) and wait is not None and may_pass(event.cause):
-                    failed.add(event.index)
+                    waiting[event.index] = event
                     event = Retried(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
+                elif isinstance(event, ItemDone | ItemSkipped | ItemFailed):
+                    waiting.pop(event.index, None)
                 self._tell(event)
 
             run_job(
@@ -129,10 +136,21 @@ class StepRun:
                 together=nullcontext if manifest is None else manifest.together,
                 uploads=self._uploads,
             )
-            if not failed or wait is None:
+            if not waiting or wait is None:
+                waiting.clear()
                 return
             self._sleep(wait)
-            part = Listing([item for item in part.items if item.index in failed], part.claims)
+            part = Listing([item for item in part.items if item.index in waiting], part.claims)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[dict[int, ItemFailed]]:
+        """What still waits to be tried again when the step is ended early, as by Ctrl-C, has failed."""
+        waiting: dict[int, ItemFailed] = {}
+        try:
+            yield waiting
+        finally:
+            for event in waiting.values():
+                self._result.count_failure(event)
 
     def _heard(self, event: Event) -> None:
         result = self._result

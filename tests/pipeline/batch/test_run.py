@@ -20,7 +20,8 @@ from tvae.pipeline.batch.retries import MOST_SECONDS
 from tvae.pipeline.batch.run import Options, StepResult, run_batch
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import InputError, OutOfMemory, OutputError, UsageError
-from tvae.pipeline.jobs import ItemDone, ItemFailed, Notice
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Notice
+from tvae.pipeline.jobs.events import Retried
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media import sandbox
 
@@ -174,6 +175,36 @@ def test_tries_end(batch: Batch, photos: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (result.done, result.failed, result.retried) == (8, 1, 8)
     assert waited == [1, 2, 4, 8, 16, 32, MOST_SECONDS, MOST_SECONDS]
     assert sum(isinstance(event, ItemFailed) for event in events) == 1
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("at", ["wait", "next try"])
+def test_what_waits_when_a_run_is_ended_has_failed(
+    end: type[BaseException], at: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be in no list: not done, and not failed either."""
+    Failing(monkeypatch, "3.png", [OSError(errno.EIO, "lost")] * 9)
+    Failing(monkeypatch, "4.png", [OSError(errno.EIO, "lost")])
+    (tmp_path / "job.toml").write_text(ENCODE)
+    waited, results = list[float](), list[Any]()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if at == "wait":
+            raise end
+
+    def hear(event: Event) -> None:
+        if at == "next try" and waited and isinstance(event, Retried):
+            raise end
+
+    with pytest.raises(end):
+        run_batch(read_job_file(tmp_path / "job.toml"), Options(retries=3), hear, wait, results=results)
+    (result,) = results
+    failed = {failure["source"]: failure["error"] for failure in result.failures}
+    names = {Path(name).name for name in failed}
+    assert names == {"3.png", "4.png"} if at == "wait" else "3.png" in names
+    assert all(error == "cannot be read: lost" for error in failed.values())
+    assert (result.failed, result.done) == (len(failed), 9 - len(failed))
 
 
 def test_one_item_alone_fails_as_among_others(batch: Batch, tmp_path: Path) -> None:
