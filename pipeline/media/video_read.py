@@ -26,7 +26,7 @@ from tvae.pipeline.media.container import (
     other_streams,
     picture_stream,
 )
-from tvae.pipeline.media.frame_clock import FrameClock
+from tvae.pipeline.media.frame_clock import FirstPackets, FrameClock
 from tvae.pipeline.media.last_frame import TrackRead
 from tvae.pipeline.media.orientation import UPRIGHT, Orientation, from_display_matrix
 from tvae.pipeline.media.room import MAX_PIXELS, VIDEO_HELD_BYTES, too_large, too_many_pixels
@@ -69,6 +69,7 @@ class VideoReader:
             self._picture.thread_type = "AUTO"
             self._seams = Seams()
             self._track = TrackRead(self._picture, self._container.format.name)
+            self._first_packets = FirstPackets(self._container.format.name)
             self._decoded = self._decode()
             first = next(self._decoded, None)
             if first is None:
@@ -167,6 +168,8 @@ class VideoReader:
                     passed_over += 1
                     continue
                 raise breaks_after(self._path, count, error, "" if count else f"; {self._too_large}") from error
+            if not count:
+                self._first_packets.see(packet)
             lossy += packet.is_corrupt
             for frame in frames:
                 count += 1
@@ -183,12 +186,14 @@ class VideoReader:
         """Frames with strictly increasing pts; the durations are still the decoder's own."""
         assert self.info.time_base is not None
         period = max(1, round(1 / ((self.info.frame_rate or Fraction(25)) * self.info.time_base)))
-        clock = FrameClock(period, self._seams.of(self._picture.index))
+        reordered = bool(self._picture.codec_context.has_b_frames)
+        clock = FrameClock(period, self._seams.of(self._picture.index), self._first_packets, reordered=reordered)
         interlaced = False
         while self._first is not None:
             frame = self._first
             interlaced = interlaced or frame.interlaced_frame
-            yield Frame(self._upright(frame), clock.place(frame.pts, frame.dts), frame.duration or period)
+            pts = clock.place(frame.pts, frame.dts, frame.duration)
+            yield Frame(self._upright(frame), pts, frame.duration or period)
             self._first = next(self._decoded, None)
         self.warnings += clock.warnings()
         if interlaced:
