@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import av
 import av.error
-from av.container import InputContainer
+from av.container import Flags, InputContainer, OutputContainer
 from av.stream import DataStream, Disposition, Stream
 from av.video.stream import VideoStream
 
@@ -20,6 +21,7 @@ from tvae.pipeline.media.spec import StreamInfo
 __all__ = [
     "attached",
     "breaks_after",
+    "create_container",
     "describe_stream",
     "is_still_format",
     "no_decoder",
@@ -64,6 +66,13 @@ def open_container(path: Path, max_pixels: int = _MOST_PROBED) -> InputContainer
     if container.format.name in _TEXT_ART:
         container.close()
         raise InputError(f"{path}: is text, not an image or a video; leave it out")
+    return container
+
+
+def create_container(path: Path, muxer: str, options: Mapping[str, str] | None = None) -> OutputContainer:
+    """A new file of FFmpeg's format ``muxer``, the same each time: Matroska would number streams at random."""
+    container = av.open(f"file:{os.fspath(path)}", "w", format=muxer, container_options=dict(options or {}))
+    container.flags |= Flags.bitexact.value  # type: ignore[operator]  # PyAV's stub is wrong
     return container
 
 

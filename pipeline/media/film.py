@@ -7,13 +7,13 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import av.error
 from av.container import OutputContainer
 from av.packet import Packet
 
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
+from tvae.pipeline.media.container import create_container, open_container, picture_stream
 from tvae.pipeline.media.encoder import add_encoder
 from tvae.pipeline.media.fingerprint import mark_video
 from tvae.pipeline.media.formats import MP4, VideoFormat
@@ -49,6 +49,8 @@ class Film:
         self._tags, self._warnings = options.tags or ClipTags(), warnings
         self._track_end = TrackEnd() if target.iso else None
         self._temporary = reserve(path)
+        self._begins: Fraction | None = None
+        self._early = False
         self._finished = False
         try:
             self._open(like, options, warnings)
@@ -70,7 +72,7 @@ class Film:
                 "video_track_timescale": str(own),
                 "movie_timescale": str(common if common <= MAX_TIMESCALE else own),
             }
-        self._container = av.open(f"file:{self._temporary}", "w", format=target.name, container_options=timescales)
+        self._container = create_container(self._temporary, target.name, timescales)
         self.stream, self.encoder = add_encoder(self._container, target, like, options, clock.time_base, clock.rate)
         put_tags(self._container, self.stream, self._tags, clock.rate)
         if options.fingerprint is not None:
@@ -103,6 +105,8 @@ class Film:
     def _mux_in_turn(self, packet: Packet) -> None:
         assert self._container is not None
         assert packet.pts is not None
+        if self._begins is None:
+            self._begins, self._early = packet.pts * self._clock.time_base, self._streams.early
         packet.stream = self.stream
         start = packet.dts if packet.dts is not None else packet.pts
         try:
@@ -121,12 +125,28 @@ class Film:
             self._streams.finish()
             put_chapters(self._container, self._tags.chapters, self._clock.delay)
             self._container.close()
+            if self._early and not self._target.iso:
+                self._tell_if_moved()
             if self._tags:
                 self._warnings += lost_tags(self._temporary, self._target.name, self._tags)
             publish(self._temporary, self.path)
         except (av.error.FFmpegError, OSError) as error:
             raise write_error(self.path, error) from error
         self._finished = True
+
+    def _tell_if_moved(self) -> None:
+        """FFmpeg moves all streams where a sound begins before zero and does not say that this is not heard."""
+        with open_container(self._temporary) as container:
+            picture = picture_stream(container)
+            packet = None if picture is None else next(container.demux(picture))
+        if packet is None or packet.pts is None or packet.time_base is None or self._begins is None:
+            return
+        moved = packet.pts * packet.time_base - self._begins
+        if moved > packet.time_base:
+            self._warnings.append(
+                f"sound begins before zero, where {self._target.name} has nothing; all of it was moved by "
+                f"{float(moved):.3g} s; write {MP4.suffixes[0]} to keep the times"
+            )
 
     def abort(self) -> None:
         """Remove the temporary file, unless it has its name; always to be called. An interruption comes out of it, and

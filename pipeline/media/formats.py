@@ -23,6 +23,7 @@ __all__ = [
     "JPEG",
     "MATROSKA",
     "MJPEG",
+    "MOV",
     "MP4",
     "NUT",
     "PILLOW_READS",
@@ -189,6 +190,7 @@ HEIF = ImageFormat(
 
 MP4 = VideoFormat("mp4", (".mp4", ".m4v"), written=(".mp4", ".m4v"), iso=True)
 MATROSKA = VideoFormat("matroska", (".mkv",), written=(".mkv",))
+MOV = VideoFormat("mov", (".mov",), written=(".mov",), iso=True)
 NUT = VideoFormat("nut", (".nut",))
 MJPEG = VideoFormat("mjpeg", (".mjpeg",))
 
@@ -210,7 +212,7 @@ FORMATS: tuple[ImageFormat | VideoFormat, ...] = (
     ImageFormat("QOI", (".qoi",), "FFmpeg"),
     ImageFormat("TGA", (".tga",), "FFmpeg"),
     MP4,
-    VideoFormat("mov", (".mov",), written=(".mov",), iso=True),
+    MOV,
     MATROSKA,
     VideoFormat("webm", (".webm",), written=(".webm",), encoders=("libvpx-vp9", "libsvtav1", "libaom-av1")),
     NUT,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import av
 import av.error
 from av.packet import Packet
 
@@ -16,9 +15,9 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.attachments import keep_attachments
-from tvae.pipeline.media.container import describe_stream, open_container, reason, stream_tags
+from tvae.pipeline.media.container import create_container, describe_stream, open_container, reason, stream_tags
 from tvae.pipeline.media.decode_times import Timed, with_decode_times
-from tvae.pipeline.media.formats import MATROSKA, MP4, NUT
+from tvae.pipeline.media.formats import MATROSKA, MOV, MP4, NUT, VideoFormat
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, heard_packets, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
@@ -28,8 +27,11 @@ __all__ = ["Tally", "copy_streams"]
 _log = logging.getLogger("tvae")
 
 # Tried in this order until one gives back what was put in. MP4 plays everywhere and takes mov_text, but regroups PCM,
-# strips ADTS headers and takes no SubRip; Matroska takes PCM and SubRip, NUT takes ADTS.
-_FORMATS = (MP4, MATROSKA, NUT)
+# strips ADTS headers and takes no SubRip; Matroska takes PCM and SubRip, NUT takes ADTS, MOV what old cameras record.
+_FORMATS = (MP4, MATROSKA, NUT, MOV)
+_OF_MATROSKA = (MATROSKA, MP4, NUT, MOV)
+"""The same for a source in Matroska: there the stream says what a decoder gives before the first sound that is heard.
+In MP4 an edit list does, from which Matroska does not learn it."""
 
 
 @dataclass
@@ -62,6 +64,7 @@ def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> Si
     """
     source = Path(source).absolute()
     with open_container(source) as container:
+        formats = _OF_MATROSKA if MATROSKA.name in container.format.name else _FORMATS
         names = {
             info.index: f"{info.index} ({info.type}, {info.codec})"
             for info in map(describe_stream, carried_streams(container))
@@ -69,10 +72,10 @@ def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> Si
     wanted = filled(source, list(names)) if names else []
     if empty := sorted(set(names) - set(wanted)):
         warnings.append(f"stream {', '.join(map(str, empty))} left out: it is empty")
-    kept = _copy(source, wanted, dest_stem, warnings) if wanted else []
+    kept = _copy(source, wanted, formats, dest_stem, warnings) if wanted else []
     if not kept and len(wanted) > 1:
         for index in wanted:
-            kept += _copy(source, [index], dest_stem.with_name(f"{dest_stem.name}-{index}"), warnings)
+            kept += _copy(source, [index], formats, dest_stem.with_name(f"{dest_stem.name}-{index}"), warnings)
     lost = sorted(set(wanted) - {stream.index for stream in kept})
     if lost:
         warnings.append(
@@ -82,9 +85,11 @@ def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> Si
     return SideStreams(dest_stem.parent, tuple(kept), attachments) if kept or attachments else None
 
 
-def _copy(source: Path, wanted: list[int], stem: Path, warnings: list[str]) -> list[SideStream]:
-    """Into one file of the first kind that gives everything back; empty when none does."""
-    for target in _FORMATS:
+def _copy(
+    source: Path, wanted: list[int], formats: Sequence[VideoFormat], stem: Path, warnings: list[str]
+) -> list[SideStream]:
+    """Into one file of the first of the formats that gives everything back; empty when none does."""
+    for target in formats:
         path = stem.with_name(stem.name + target.suffixes[0])
         temporary = reserve(path)
         notes: list[str] = []
@@ -112,7 +117,7 @@ def _fill(
         if not all(fits(muxer, stream, source) for stream in streams):
             return []
         tallies = {index: Tally() for index in wanted}
-        with av.open(f"file:{temporary}", "w", format=muxer) as output:
+        with create_container(temporary, muxer) as output:
             sinks = {stream.index: PacketSink(output, stream, clock(stream), notes) for stream in streams}
             output.start_encoding()
             for packet, time in with_decode_times(_counted(heard_packets(source, wanted, notes), tallies)):

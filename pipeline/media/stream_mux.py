@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +20,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.attachments import Attachment, attach, attachments_of, kept_attachments
 from tvae.pipeline.media.container import attached, describe_stream, open_container, stream_tags
 from tvae.pipeline.media.decode_times import Timed, with_decode_times
-from tvae.pipeline.media.formats import MATROSKA
+from tvae.pipeline.media.formats import MATROSKA, MOV, MP4, VideoFormat
 from tvae.pipeline.media.packet_times import PacketTime, expand
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, heard_packets, read_packets
 from tvae.pipeline.media.stream_copy import Tally
@@ -75,6 +75,11 @@ class StreamMuxer:
     def empty(self) -> bool:
         return not self._sources
 
+    @property
+    def early(self) -> bool:
+        """Whether one begins before zero; until the first packet is muxed."""
+        return self._next is not None and self._next.start + self._shift < 0
+
     def timescales(self) -> list[int]:
         """Ticks a second of each stream, as MP4 will count them."""
         return [
@@ -89,7 +94,8 @@ class StreamMuxer:
             if not fits(container.format.name, source.template, source.path):
                 info = describe_stream(source.template)
                 index = source.record.index if source.record else info.index
-                self._leave_out(f"stream {index} ({info.type}, {info.codec})", container)
+                others = [one for one in (MATROSKA, MP4, MOV) if fits(one.name, source.template, source.path)]
+                self._leave_out(f"stream {index} ({info.type}, {info.codec})", container, others)
                 self._sources.remove(source)
                 continue
             sink = PacketSink(container, source.template, source.time_base, self._warnings)
@@ -100,7 +106,7 @@ class StreamMuxer:
             try:
                 covers.append(attach(container, found))
             except ValueError:
-                self._leave_out(found.words, container)
+                self._leave_out(found.words, container, [MATROSKA])
         self._queue = heapq.merge(*queues, key=lambda due: due.start)
         self._next = next(self._queue, None)
         return [packet for packet in covers if packet is not None]
@@ -125,9 +131,10 @@ class StreamMuxer:
         for container in self._open:
             container.close()
 
-    def _leave_out(self, what: str, container: OutputContainer) -> None:
+    def _leave_out(self, what: str, container: OutputContainer, others: Sequence[VideoFormat]) -> None:
+        """others: formats that can hold it."""
         name = container.format.name
-        advice = "" if name == MATROSKA.name else f"; write {MATROSKA.suffixes[0]} to keep it"
+        advice = "".join(f"; write {other.suffixes[0]} to keep it" for other in others[:1])
         self._warnings.append(f"{what} left out: {name} files cannot hold it{advice}")
 
     def _from_media(self, path: Path) -> None:

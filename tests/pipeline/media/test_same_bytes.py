@@ -31,3 +31,10 @@ def test_two_films(width: int, height: int, tmp_path: Path) -> None:
     parted = bool(width % 32)
     one, *others = (film(tmp_path / f"{used}.mp4", width, height, parted, used) for used in (0, 85, 255))
     assert all(other == one for other in others)
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".mov", ".webm"])
+@pytest.mark.parametrize("parted", [False, True])
+def test_other_containers(suffix: str, parted: bool, tmp_path: Path) -> None:
+    one, other = (film(tmp_path / f"{used}{suffix}", 64, 64, parted, used) for used in (0, 255))
+    assert other == one

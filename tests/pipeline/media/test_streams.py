@@ -129,8 +129,9 @@ def test_other_codecs(codec: str, suffix: str, make_clip: MakeClip, demux: Demux
     through(source, target, side)
     before, after = demux(source)[2], demux(target)[2]
     assert b"".join(before[0].payloads) == b"".join(after[0].payloads)
+    begins = 0 if suffix == ".avi" else demux(source)[1][0][0] * demux(source)[0]  # of AVI FFmpeg guesses it
     assert after[0].starts[0] - before[0].starts[0] == pytest.approx(
-        float(demux(target)[1][0][0] * demux(target)[0] - demux(source)[1][0][0] * demux(source)[0]), abs=2e-3
+        float(demux(target)[1][0][0] * demux(target)[0] - begins), abs=2e-3
     )
 
 

@@ -120,7 +120,7 @@ def test_chapters_and_metadata(origin: str, suffix: str, make_clip: MakeClip, tm
                 assert picture["language"] == "fra"
             if suffix != ".webm":
                 assert [stream.type for stream in container.streams if stream.type != "data"] == ["video", "audio"]
-        assert said == (
+        assert [line for line in said if "moved" not in line] == (  # where the sound from MP4 begins before zero
             []
             if suffix != ".webm"
             else ["stream 1 (audio, aac) left out: webm files cannot hold it; write .mkv to keep it"]
@@ -167,7 +167,7 @@ def test_data_tracks(make_clip: MakeClip, tmp_path: Path) -> None:
             found = [(float(p.pts * p.time_base), bytes(p)) for p in container.demux(data) if p.size]
         assert found == [(number / 25, b"data %d" % number) for number in range(4)]
     for _, said in both_ways(source, tmp_path / "other", ".mkv"):
-        assert said == ["stream 1 (data, bin_data) left out: matroska files cannot hold it"]
+        assert said == ["stream 1 (data, bin_data) left out: matroska files cannot hold it; write .mp4 to keep it"]
 
 
 def test_a_second_picture_and_the_timecode(make_clip: MakeClip, tmp_path: Path) -> None:
