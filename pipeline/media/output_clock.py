@@ -6,12 +6,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.media.packet_times import MOST_SECONDS
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions
 
 __all__ = ["MAX_TIMESCALE", "OutputClock", "check_rate"]
 
 MAX_TIMESCALE = 2**31 - 1
-"""Ticks a second, for MP4."""
+"""Ticks a second, and ticks of a frame, for MP4."""
 
 _MOST_TICKS = 10**8
 """Of a frame at a constant rate: MP4 counts those between frames, and by how many frames are reordered, in 31 bits."""
@@ -54,7 +55,7 @@ class OutputClock:
         self._last: int | None = None
 
     def place(self, pts: int | None, duration: int | None, path: Path) -> tuple[int, int]:
-        """pts and duration of the next frame, from its own."""
+        """pts and duration of the next frame, from its own. Raises InputError for those that no film can have."""
         if self._constant or pts is None:
             pts, duration = self.count * self._period, self._period
         duration = duration or self._period
@@ -64,9 +65,15 @@ class OutputClock:
             raise InputError(
                 f"{path}: timestamps do not increase at frame {self.count} ({self._last}, {pts}); give --fps"
             )
+        ticks = duration * self._ticks
+        if ticks > MAX_TIMESCALE or pts * self._ticks * self.time_base > MOST_SECONDS:
+            raise InputError(
+                f"{path}: the time of frame {self.count} cannot be stored ({pts}, for {duration}, in units of "
+                f"{self._ticks * self.time_base} s); the input's times may be damaged, give --fps"
+            )
         self._last = pts
         self.count += 1
-        return pts * self._ticks + int(self.delay / self.time_base), duration * self._ticks
+        return pts * self._ticks + int(self.delay / self.time_base), ticks
 
     @property
     def warnings(self) -> list[str]:

@@ -132,14 +132,17 @@ def filled(path: Path, wanted: list[int]) -> list[int]:
 class PacketSink:
     """One output stream made after a template: takes packets as they are, at times in any time base."""
 
-    def __init__(self, container: OutputContainer, template: Stream, time_base: Fraction, warnings: list[str]) -> None:
+    def __init__(
+        self, container: OutputContainer, template: Stream, index: int, time_base: Fraction, warnings: list[str]
+    ) -> None:
+        """index: its number in the source, for warnings."""
         self._container = container
         self._stream = _added(container, template)
         self._stream.time_base = time_base
-        self._name = f"stream {template.index}"
+        self._name = f"stream {index}"
         self._warnings = warnings
         self._last_dts: int | None = None
-        self._moved = False
+        self._moved = self._damaged = False
 
     def describe(self, disposition: int, metadata: dict[str, str]) -> None:
         self._stream.disposition = Disposition(disposition)
@@ -147,7 +150,8 @@ class PacketSink:
         self._stream.metadata.update({key: text for key, text in metadata.items() if key.lower() != "timecode"})
 
     def put(self, packet: Packet, time: PacketTime, time_base: Fraction, shift: Fraction = _NO_SHIFT) -> None:
-        """Mux one packet, ``shift`` seconds late. Muxers want a dts that increases: it is filled in or moved."""
+        """Mux one packet, ``shift`` seconds late. Muxers want a dts that increases: it is filled in or moved. One that
+        the container does not take for what is in it is left out."""
         unit = self._stream.time_base
         assert unit is not None
         ratio = time_base / unit
@@ -164,4 +168,9 @@ class PacketSink:
         packet.dts = self._last_dts = ticks
         packet.pts = ticks if time.pts is None else max(ticks, round(time.pts * ratio + shift / unit))
         packet.duration = round(time.duration * ratio)
-        self._container.mux_one(packet)
+        try:
+            self._container.mux_one(packet)
+        except av.error.InvalidDataError:
+            if not self._damaged:
+                self._warnings.append(f"{self._name}: packets that are damaged were left out")
+                self._damaged = True

@@ -118,7 +118,7 @@ def _fill(
             return []
         tallies = {index: Tally() for index in wanted}
         with create_container(temporary, muxer) as output:
-            sinks = {stream.index: PacketSink(output, stream, clock(stream), notes) for stream in streams}
+            sinks = {stream.index: PacketSink(output, stream, stream.index, clock(stream), notes) for stream in streams}
             output.start_encoding()
             for packet, time in with_decode_times(_counted(heard_packets(source, wanted, notes), tallies)):
                 sinks[packet.stream_index].put(packet, time, packet.time_base)

@@ -82,23 +82,20 @@ class StreamMuxer:
 
     def timescales(self) -> list[int]:
         """Ticks a second of each stream, as MP4 will count them."""
-        return [
-            s.template.codec_context.sample_rate if isinstance(s.template, AudioStream) else s.time_base.denominator
-            for s in self._sources
-        ]
+        return [_sample_rate(source) or source.time_base.denominator for source in self._sources]
 
     def attach(self, container: OutputContainer) -> list[Packet]:
         """Add the streams to the output, before its header is written; returns what is to be muxed right after it."""
         queues, covers = [], []
         for source in list(self._sources):
+            index = source.template.index if source.record is None else source.record.index
             if not fits(container.format.name, source.template, source.path):
                 info = describe_stream(source.template)
-                index = source.record.index if source.record else info.index
                 others = [one for one in (MATROSKA, MP4, MOV) if fits(one.name, source.template, source.path)]
                 self._leave_out(f"stream {index} ({info.type}, {info.codec})", container, others)
                 self._sources.remove(source)
                 continue
-            sink = PacketSink(container, source.template, source.time_base, self._warnings)
+            sink = PacketSink(container, source.template, index, source.time_base, self._warnings)
             sink.describe(source.disposition, source.metadata)
             packets = self._packets(source, sink)
             queues.append(_with_an_end(packets, source) if container.format.name in _CUT_AT_THE_END else packets)
@@ -212,8 +209,16 @@ def _duration(before: _Due | None, last: _Due, source: _Source) -> int:
     if before is not None:
         seconds = Fraction(last.start - before.start)
     elif isinstance(source.template, AudioStream):
-        seconds = Fraction(_SAMPLES, source.template.codec_context.sample_rate or _SAMPLES)
+        seconds = Fraction(_SAMPLES, _sample_rate(source) or _SAMPLES)
     return max(1, round(seconds / source.time_base))
+
+
+def _sample_rate(source: _Source) -> int:
+    """0 where it is no sound, or nothing is known of it: of a codec that FFmpeg does not have, or without a packet."""
+    template = source.template
+    if not isinstance(template, AudioStream) or template.codec_context is None:
+        return 0
+    return template.codec_context.sample_rate
 
 
 class _Nowhere:

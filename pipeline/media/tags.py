@@ -26,7 +26,10 @@ from tvae.pipeline.media.streams import check_texts
 __all__ = ["Chapter", "ClipTags", "lost_tags", "put_chapters", "put_tags", "read_tags"]
 
 _OF_THE_FILE = {"encoder", "software", "major_brand", "minor_version", "compatible_brands", "duration"}
-"""Metadata, in lower case, that tells how the source was written: not true of another file."""
+_OF_THE_FILE |= {"operational_pattern_ul", "uid", "generation_uid", "product_uid", "material_package_umid"}
+_OF_THE_FILE |= {"company_name", "product_name", "product_version", "product_version_num", "toolkit_version_num"}
+_OF_THE_FILE |= {"application_platform", "modification_date"}
+"""Metadata, in lower case, that tells how the source was written: not true of another file. MXF has much of it."""
 _OF_THE_STREAM = {"encoder", "handler_name", "vendor_id", "rotate", "alpha_mode", "duration", "bps", "number_of_frames"}
 _OF_THE_STREAM |= {"number_of_bytes"}
 """The same of the picture's stream, which is encoded anew and upright."""

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 from av.stream import Disposition
 from PIL import Image
@@ -244,3 +245,17 @@ def test_metadata_that_muxers_refuse(suffix: str, make_clip: MakeClip, tmp_path:
     with av.open(str(tmp_path / f"b{suffix}")) as container:
         picture = container.streams.video[0].metadata
         assert picture.get("title", picture.get("name")) == "T"
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_what_mxf_says_of_its_writer_is_not_kept(suffix: str, tmp_path: Path) -> None:
+    source = tmp_path / "a.mxf"
+    with av.open(str(source), "w") as output:
+        picture = output.add_stream("mpeg2video", rate=25, width=64, height=48)
+        picture.pix_fmt = "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+        output.mux([*picture.encode(frame), *picture.encode(None)])
+    for target, said in both_ways(source, tmp_path / "latents", suffix):
+        assert said == []
+        with av.open(str(target)) as container:
+            assert [key for key in container.metadata if "uid" in key.lower() or "product" in key.lower()] == []
