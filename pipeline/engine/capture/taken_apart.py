@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,7 +50,14 @@ def taken_apart() -> Iterator[None]:
 
 
 def _parts_of(op: Any) -> Callable[..., Any] | None:
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or _is_cast(op):
+    parts = _known_parts(op)
+    return None if parts is None or _is_cast(op) else parts
+
+
+@lru_cache(1 << 12)
+def _known_parts(op: Any) -> Callable[..., Any] | None:
+    """Asked for every operation that is traced."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
         return None
     name = op._schema.name.removeprefix("aten::")
     parts: Callable[..., Any] | None = op.decompose if name.removesuffix("_") in BY_PYTORCH else BY_US.get(name)
