@@ -48,6 +48,7 @@ _COMMANDS = ("encode", "decode", "roundtrip", "batch", "cache", "convert", "plan
 _GROUPS = ("bench", "preset", "comfyui")
 """Commands that have commands."""
 _LAST = ("models", "doctor")
+"""In the order of ``tvae --help``."""
 
 
 def _version(wanted: bool) -> None:

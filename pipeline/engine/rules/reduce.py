@@ -211,31 +211,46 @@ def softmax(ctx: Context, node: Node) -> Op:
     assert axis is not None
     if ctx.value(node.args[1]) % len(source.shape) != axis.dim:
         return ctx.local(node, axis)
-    fold, both = largest_and_log(source, [axis.dim])
-    sums = ctx.emit(
+    logarithm = node.op == "log_softmax"
+
+    def scaled(rows: Tensor, most: Tensor, log: Tensor) -> Tensor:
+        found = rows - most - log
+        return found if logarithm else found.exp()
+
+    return by_statistics(ctx, node, source, [axis.dim], "exp_sums", largest_and_log(source, [axis.dim]), scaled)
+
+
+def by_statistics(
+    ctx: Context,
+    node: Node,
+    source: Op,
+    dims: list[int],
+    name: str,
+    statistics: tuple[Fold, Finish],
+    scaled: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Op:
+    """Rows by two numbers for all of ``dims``, the rows among them: a barrier of that name, then each row by itself, in
+    float32 at least.
+
+    statistics: give both, one after the other in a new dimension. scaled: rows by them.
+    """
+    dtype, wide = node.meta.dtype, torch.promote_types(node.meta.dtype, torch.float32)
+    found = ctx.emit(
         node,
         [source],
         None,
         lambda a, b: [(source.id, a, b)],
         no_rows,
-        name="exp_sums",
-        shape=(2, *(1 if d == axis.dim else n for d, n in enumerate(source.shape))),
+        name=name,
+        shape=(2, *(1 if d in dims else n for d, n in enumerate(source.shape))),
         dtype=torch.float64,
-        reduction=Reduction(source.id, fold, both),
+        reduction=Reduction(source.id, *statistics),
     )
-    dtype, logarithm = node.meta.dtype, node.op == "log_softmax"
-    wide = torch.promote_types(dtype, torch.float32)
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        most, log = read(sums.id).to(wide)
-        found = read(source.id, a, b).to(wide) - most - log
-        return (found if logarithm else found.exp()).to(dtype)
-
     return ctx.emit(
         node,
-        [source, sums],
-        axis,
+        [source, found],
+        source.axis,
         lambda a, b: [(source.id, a, b)],
-        run,
+        lambda read, a, b: scaled(read(source.id, a, b).to(wide), *read(found.id).to(wide)).to(dtype),
         workspace=lambda rows: 2 * int(rows * source.row_bytes * (wide.itemsize / source.dtype.itemsize)),
     )

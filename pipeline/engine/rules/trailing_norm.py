@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Op, Read, Reduction
-from tvae.pipeline.engine.rules.context import Context, no_rows
-from tvae.pipeline.engine.rules.reduce import Finish, Fold, spread
+from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.reduce import Finish, Fold, by_statistics, spread
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
@@ -26,41 +26,20 @@ def trailing_norm(ctx: Context, node: Node) -> Op:
 
 
 def _over_rows(ctx: Context, node: Node, source: Op, dims: list[int]) -> Op:
-    axis, dtype, centred = source.axis, node.meta.dtype, node.op == "layer_norm"
-    assert axis is not None
+    centred = node.op == "layer_norm"
     named = ("weight", "bias", "eps") if centred else ("weight", "eps")
     given = dict(zip(named, node.args[2:], strict=False)) | node.kwargs
     if given.get("weight") is not None or given.get("bias") is not None:
         raise NoRule("its weights have rows")
-    wide = torch.promote_types(dtype, torch.float32)
     eps = given.get("eps")
-    least = float(eps if eps is not None else 1e-5 if centred else torch.finfo(wide).eps)
-    fold, finish = _statistics(source, dims, least, centred=centred)
-    statistics = ctx.emit(
-        node,
-        [source],
-        None,
-        lambda a, b: [(source.id, a, b)],
-        no_rows,
-        name="norm_stats",
-        shape=(2, *(1 if d in dims else n for d, n in enumerate(source.shape))),
-        dtype=torch.float64,
-        reduction=Reduction(source.id, fold, finish),
-    )
+    if eps is None:
+        eps = 1e-5 if centred else torch.finfo(torch.promote_types(node.meta.dtype, torch.float32)).eps
 
-    def run(read: Read, a: int, b: int) -> Tensor:
-        mean, scale = read(statistics.id).to(wide)
-        rows = read(source.id, a, b).to(wide)
-        return ((rows - mean) * scale if centred else rows * scale).to(dtype)
+    def scaled(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+        return (rows - mean) * scale if centred else rows * scale
 
-    return ctx.emit(
-        node,
-        [source, statistics],
-        axis,
-        lambda a, b: [(source.id, a, b)],
-        run,
-        workspace=lambda rows: 2 * int(rows * source.row_bytes * (wide.itemsize / source.dtype.itemsize)),
-    )
+    statistics = _statistics(source, dims, float(eps), centred=centred)
+    return by_statistics(ctx, node, source, dims, "norm_stats", statistics, scaled)
 
 
 def _statistics(source: Op, dims: list[int], eps: float, *, centred: bool) -> tuple[Fold, Finish]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +14,12 @@ import numpy as np
 import pytest
 from clips import write_clip
 from job_files import DECODE, ENCODE, checksums, photo
+from outcomes import outcomes
 from PIL import Image
 from safetensors.numpy import save_file
 from slow_but import slow_but
 
-from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs import ItemFailed, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.describe import identity
 
 Batch = Callable[..., Any]
@@ -99,19 +99,6 @@ def test_what_is_planned_is_what_is_done(batch: Batch, photos: Path, tmp_path: P
     planned = [result.planned for result in batch(ENCODE + DECODE, dry_run=True)[0]]
     assert planned == [1, 2]
     assert [result.done for result in batch(ENCODE + DECODE)[0]] == [1, 3]
-
-
-def outcomes(events: list[Event]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for event in events:
-        match event:
-            case ItemPlanned() | ItemDone():
-                found[event.input.name] = "made", str(event.output)
-            case ItemSkipped():
-                found[event.input.name] = "skipped", str(event.output), event.reason
-            case ItemFailed():
-                found[event.input.name] = "failed", re.sub(r"[\d.]+ megapixels", "", event.error)  # free memory
-    return found
 
 
 @pytest.mark.long

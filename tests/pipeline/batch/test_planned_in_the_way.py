@@ -11,24 +11,10 @@ import numpy as np
 import pytest
 from clips import write_clip
 from job_files import photo
+from outcomes import outcomes
 from safetensors.numpy import save_file
 
-from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped
-
 Batch = Callable[..., Any]
-
-
-def outcomes(events: list[Event]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for event in events:
-        match event:
-            case ItemPlanned() | ItemDone():
-                found[event.input.name] = "made", str(event.output)
-            case ItemSkipped():
-                found[event.input.name] = "skipped", str(event.output), event.reason
-            case ItemFailed():
-                found[event.input.name] = "failed", event.error
-    return found
 
 
 def said_and_done(batch: Batch, text: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:

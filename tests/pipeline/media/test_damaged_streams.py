@@ -9,15 +9,13 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from carried import carried_over
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media import (
     Frame,
     PictureSpec,
-    WriteOptions,
-    copy_streams,
     open_parted_writer,
-    open_reader,
     open_writer,
 )
 
@@ -30,14 +28,8 @@ def carried(request: pytest.FixtureRequest, tmp_path: Path) -> Carry:
     """The clip in MP4, with what it has of other streams, from the source or from beside its latents; the warnings."""
 
     def carry(source: Path) -> tuple[Path, list[str]]:
-        warnings: list[str] = []
-        sound = source if request.param == "straight" else copy_streams(source, tmp_path / "streams", warnings)
-        options = WriteOptions(audio=sound)
-        with open_reader(source) as reader, open_writer(tmp_path / "b.mp4", reader.info.spec, options) as writer:
-            for frame in reader:
-                writer.write(frame)
-            writer.commit()
-        return writer.path, warnings + writer.warnings
+        target = tmp_path / "b.mp4"
+        return target, carried_over(source, target, None if request.param == "straight" else tmp_path / "streams")
 
     return carry
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-
-from tvae.pipeline.media import WriteOptions, copy_streams, open_reader, open_writer
+from carried import carried_over
 
 UNIT = Fraction(1, 25)
 TIMES = [0, 1, 2, 3, 5, 6, 7, 11, 12]
@@ -60,16 +59,9 @@ def test_a_second_picture_keeps_its_times(codec: str, suffix: str, straight: boo
     source = two_pictures(tmp_path / "a.mkv", codec)
     before = second(source)
     assert [time for time, _ in before] != sorted(time for time, _ in before)
-    warnings: list[str] = []
-    others = source if straight else copy_streams(source, tmp_path / "streams", warnings)
-    with (
-        open_reader(source) as reader,
-        open_writer(tmp_path / f"b{suffix}", reader.info.spec, WriteOptions(audio=others)) as writer,
-    ):
-        for frame in reader:
-            writer.write(frame)
-        writer.commit()
-    after = second(writer.path)
-    assert [text for text in warnings + writer.warnings if "moved" in text] == []
+    target = tmp_path / f"b{suffix}"
+    warnings = carried_over(source, target, None if straight else tmp_path / "streams")
+    after = second(target)
+    assert [text for text in warnings if "moved" in text] == []
     assert [payload for _, payload in after] == [payload for _, payload in before]
     assert [time for time, _ in after] == pytest.approx([time for time, _ in before], abs=1e-9)

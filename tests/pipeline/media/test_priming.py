@@ -9,8 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-
-from tvae.pipeline.media import WriteOptions, copy_streams, open_reader, open_writer
+from carried import carried_over
 
 FRAMES, RATE = 25, 25
 Carry = Callable[[Path, str], tuple[Path, list[str]]]
@@ -54,16 +53,8 @@ def carried(request: pytest.FixtureRequest, tmp_path: Path) -> Carry:
     """The clip again with its sound, from the source or from what lies beside its latents, and the warnings."""
 
     def carry(source: Path, suffix: str) -> tuple[Path, list[str]]:
-        warnings: list[str] = []
-        sound = source if request.param == "straight" else copy_streams(source, tmp_path / "streams", warnings)
-        with (
-            open_reader(source) as reader,
-            open_writer(tmp_path / f"b{suffix}", reader.info.spec, WriteOptions(audio=sound)) as writer,
-        ):
-            for frame in reader:
-                writer.write(frame)
-            writer.commit()
-        return writer.path, warnings + writer.warnings
+        target = tmp_path / f"b{suffix}"
+        return target, carried_over(source, target, None if request.param == "straight" else tmp_path / "streams")
 
     return carry
 
