@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
+from tvae.pipeline.media.first_bytes import PNG
 from tvae.pipeline.media.opened import Opened
 
 __all__ = ["MOST_STEPS", "looks_whole"]
@@ -125,7 +126,7 @@ def _ends_with(file: BinaryIO, length: int, mark: bytes) -> bool:
 
 
 _CHECKS: tuple[tuple[bytes, Callable[[BinaryIO, int], bool]], ...] = (
-    (b"\x89PNG\r\n\x1a\n", _png),
+    (PNG, _png),
     (b"\xff\xd8", _jpeg),
     (b"GIF8", _gif),
     (b"RIFF", _riff),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO
 
+from tvae.pipeline.media.first_bytes import PNG
+
 __all__ = ["unlike_srgb"]
 
-_MAGIC = b"\x89PNG\r\n\x1a\n"
 _TOLD = {b"cICP": 4, b"sRGB": 1, b"gAMA": 4, b"cHRM": 32}
 """Bytes of each."""
 _PRIMARIES_LIKE, _TRANSFERS_LIKE = {1, 2, 5, 6}, {1, 2, 4, 6, 13}
@@ -55,7 +56,7 @@ def _chunks(file: BinaryIO) -> dict[bytes, bytes]:
     """Those before the pixels that tell of colours."""
     found: dict[bytes, bytes] = {}
     file.seek(0)
-    if file.read(8) != _MAGIC:
+    if file.read(8) != PNG:
         return found
     while len(head := file.read(8)) == 8:
         size, kind = int.from_bytes(head[:4], "big"), head[4:]

@@ -6,16 +6,15 @@ import os
 import zlib
 from typing import BinaryIO
 
+from tvae.pipeline.media.first_bytes import BOXES, EBML, GIF, PNG
 from tvae.pipeline.media.opened import Opened
 
 __all__ = ["broken_animation", "is_cut_animation", "lacks_its_end", "missing_bytes"]
 
 _ESSENTIAL_BOXES = {b"mdat", b"moov", b"moof"}
 _QOI_MAGIC, _QOI_END = b"qoif", b"\0" * 7 + b"\1"
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
-_GIF_MAGICS = b"GIF87a", b"GIF89a"
 _NO_BLOCK = bytes(n for n in range(256) if n not in b"!,;")
-_EBML_HEADER, _EBML_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+_EBML_SEGMENT = b"\x18\x53\x80\x67"
 
 
 def missing_bytes(opened: Opened) -> int:
@@ -23,9 +22,9 @@ def missing_bytes(opened: Opened) -> int:
     file, length = opened.file, opened.length
     file.seek(0)
     magic = file.read(12)
-    if magic[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+    if magic[4:8] in BOXES:
         return _in_boxes(file, length)
-    if magic[:4] == _EBML_HEADER:
+    if magic[:4] == EBML:
         return _in_ebml(file, length)
     if magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
         return max(0, int.from_bytes(magic[4:8], "little") + 8 - length)
@@ -48,9 +47,9 @@ def is_cut_animation(opened: Opened) -> bool:
     file = opened.file
     file.seek(0)
     magic = file.read(8)
-    if magic == _PNG_MAGIC:
+    if magic == PNG:
         return _png_is_cut(file, opened.length)
-    return magic[:6] in _GIF_MAGICS and _gif_end(file, opened.length) > opened.length
+    return magic[:6] in GIF and _gif_end(file, opened.length) > opened.length
 
 
 def broken_animation(opened: Opened) -> str | None:
@@ -60,16 +59,16 @@ def broken_animation(opened: Opened) -> str | None:
     file = opened.file
     file.seek(0)
     magic = file.read(8)
-    if magic == _PNG_MAGIC:
+    if magic == PNG:
         return _wrong_chunk(file, opened.length)
-    if magic[:6] in _GIF_MAGICS and (at := _stray_bytes(file, opened.length)) is not None:
+    if magic[:6] in GIF and (at := _stray_bytes(file, opened.length)) is not None:
         return f"byte {at} belongs to no block"
     return None
 
 
 def _png_is_cut(file: BinaryIO, length: int) -> bool:
     """PNG, 5.3: a chunk is its size, its type, its data and four bytes of checksum."""
-    at = len(_PNG_MAGIC)
+    at = len(PNG)
     while at < length:
         file.seek(at)
         header = file.read(8)
@@ -81,7 +80,7 @@ def _png_is_cut(file: BinaryIO, length: int) -> bool:
 
 def _wrong_chunk(file: BinaryIO, length: int) -> str | None:
     """PNG, 5.3: the checksum is of the type and the data."""
-    file.seek(len(_PNG_MAGIC))
+    file.seek(len(PNG))
     while file.tell() < length:
         left, kind = int.from_bytes(file.read(4), "big"), file.read(4)
         found = zlib.crc32(kind)
