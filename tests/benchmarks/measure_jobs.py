@@ -192,10 +192,10 @@ class Jobs:
         folder = photos(self._made / f"16x{count}", [(16, 16)] * count)
         out = self._work / "tiny"
         begun = found = 0.0
-        for seconds, kind in self._timed.heard(self._timed.words("encode", folder, out, "builtin")):
-            if kind == "run_started":
+        for seconds, event in self._timed.heard(self._timed.words("encode", folder, out, "builtin")):
+            if event["type"] == "run_started":
                 begun = seconds
-            if kind == "item_done":
+            if event["type"] == "item_done":
                 found = seconds
                 break
         return {"tvae": found, "start": begun, "note": f"seconds to the first of {count} results, and to run_started"}

@@ -35,7 +35,7 @@ class Timed:
     def command(self, side: str, folder: Path, out: Path, vae: str | None = None, *, anew: bool = True) -> float:
         """Seconds of the whole command."""
         if anew:
-            shutil.rmtree(out, ignore_errors=True)
+            _remove(out)
         begin = time.perf_counter()
         words = [*self.words(side, folder, out, vae or self._vae), "-q"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=self._longest)
@@ -45,18 +45,30 @@ class Timed:
 
     def after(self, side: str, folder: Path, out: Path, few: int) -> tuple[float, float]:
         """Photos a second from when a few are done to the last; seconds before the first at that rate."""
-        shutil.rmtree(out, ignore_errors=True)
-        done = [at for at, kind in self.heard(self.words(side, folder, out, self._vae)) if kind == "item_done"]
+        _remove(out)
+        heard = self.heard(self.words(side, folder, out, self._vae))
+        done = [at for at, event in heard if event["type"] == "item_done"]
         rate = (len(done) - few) / (done[-1] - done[few - 1])
         return rate, done[few - 1] - few / rate
 
-    def heard(self, words: list[str]) -> Iterator[tuple[float, str]]:
-        """The events of a command: after how many seconds, and the type."""
+    def within(self, side: str, clip: Path, out: Path, vae: str) -> tuple[float, float]:
+        """Frames a second from when at most a third of them are done until the result is complete; seconds before the
+        first at that rate."""
+        _remove(out)
+        heard = list(self.heard(self.words(side, clip, out, vae)))
+        told = [(at, event["done"], event["total"]) for at, event in heard if event["type"] == "progress"]
+        at, few, frames = max((each for each in told if 3 * each[1] <= each[2]), default=told[0])
+        end = next(at for at, event in heard if event["type"] == "item_done")
+        rate = (frames - few) / (end - at)
+        return rate, at - few / rate
+
+    def heard(self, words: list[str]) -> Iterator[tuple[float, dict[str, Any]]]:
+        """The events of a command, and after how many seconds they came."""
         begin = time.perf_counter()
         with subprocess.Popen([*words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 for line in process.stdout or ():
-                    yield time.perf_counter() - begin, json.loads(line)["type"]
+                    yield time.perf_counter() - begin, json.loads(line)
                 _, failure = process.communicate()
                 if process.returncode:
                     raise RuntimeError(f"exit code {process.returncode}: {failure.strip()}")
@@ -85,3 +97,9 @@ class Timed:
             raise RuntimeError(done.stderr.strip())
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
+
+
+def _remove(out: Path) -> None:
+    if out.is_dir():
+        shutil.rmtree(out)
+    out.unlink(missing_ok=True)
