@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -105,7 +104,7 @@ class Screen(io.StringIO):
 def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     shown = Screen()
     monkeypatch.setattr(status_line, "sys", SimpleNamespace(stderr=shown))
-    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: os.terminal_size((40, 10)))
+    monkeypatch.setenv("COLUMNS", "40")
     return shown
 
 
