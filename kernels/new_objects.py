@@ -32,11 +32,11 @@ def look_through_all() -> None:
     nor in one that has set aside what was there.
     """
     global _looked_at
-    if not _works() or gc.get_freeze_count() > _MANY:  # Python 3.12 sets a few hundred aside itself
+    if not _works() or not 1.25 * _looked_at < (there := sys.getallocatedblocks()) < _OTHERS:
         return
-    if 1.25 * _looked_at < (there := sys.getallocatedblocks()) < _OTHERS:
+    _looked_at = there
+    if gc.get_freeze_count() <= _MANY:  # which it counts one by one; Python 3.12 sets a few hundred aside itself
         gc.collect()
-        _looked_at = there
 
 
 def _works() -> bool:
