@@ -134,7 +134,7 @@ program()
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("second", "code"), [("KeyboardInterrupt", 130), ("tvae.cli.exit_codes.Terminated", 143)])
 @pytest.mark.parametrize("first", ["KeyboardInterrupt", "tvae.cli.exit_codes.Terminated"])
 def test_a_second_signal_while_the_first_is_told(first: str, second: str, code: int) -> None:

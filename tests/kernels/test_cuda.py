@@ -151,6 +151,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("form", "capability"), CAPABILITIES)
 def test_every_ring_compiles(form: str, capability: tuple[int, int], kept: Path) -> None:
     for element in range(3):
@@ -158,6 +159,7 @@ def test_every_ring_compiles(form: str, capability: tuple[int, int], kept: Path)
         assert all(name.encode() + b"\0" in made for name in program.PROGRAMS[form].kernels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("element", [1, 2])
 @pytest.mark.parametrize("form", ["", "ENLARGE", "DOWN"])
 def test_every_convolution_compiles(form: str, element: int, kept: Path) -> None:
@@ -208,6 +210,7 @@ def test_a_wheels_compiler_is_known_without_being_loaded(monkeypatch: pytest.Mon
 ONE = "bulk", (9, 0), [("ELEMENT", 1), ("STAGES", 4), ("PREFETCH", 3)]
 
 
+@pytest.mark.long
 def test_compiled_programs_are_kept(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program.compiled(*ONE)
     (file,) = kept.iterdir()

@@ -74,6 +74,7 @@ def test_budgets(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(relative_l2(y, exact) < 1e-5 for y in found)
 
 
+@pytest.mark.long
 def test_budgets_differ_in_places_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = TINY["AutoencoderKL"]
     vae, x = TiledVAE(tiny.build(), bitwise=True), tiny.input("decode", HEIGHT, WIDTH)

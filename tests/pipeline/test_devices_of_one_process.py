@@ -53,6 +53,7 @@ def test_every_family(family: str, devices: int) -> None:
         agrees(vae, model, side, tiny.input(side, HEIGHT, WIDTH), **tiny.extra(side))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("side", SIDES)
 def test_sizes(side: str, devices: int) -> None:
@@ -184,6 +185,7 @@ def test_another_type() -> None:
     assert relative_l2(vae.decode(Z.double()), model.decode(Z.double()).detach()) <= 1e-12
 
 
+@pytest.mark.long
 def test_threads_and_objects_at_once() -> None:
     model, other = SharingVAE(), SharingVAE()
     shared = [tiled(model), tiled(model, 3), tiled(other)]

@@ -40,6 +40,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change(name: str, captured: Path, tmp_path: Path) -> None:
     """Also where the graphs come from disk, whose constants are copies."""
@@ -54,6 +55,7 @@ def test_a_change(name: str, captured: Path, tmp_path: Path) -> None:
     assert name == "unhooked" or not torch.equal(seen[0], seen[1]), "the change shows in the model's own numbers"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", slow_but([0], range(12)))
 def test_changes_one_after_another(seed: int) -> None:
     chance = random.Random(seed)

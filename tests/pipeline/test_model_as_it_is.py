@@ -63,6 +63,7 @@ QUICK = [
 """Every change is told from the model before in tests/pipeline/session/identity, too."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "side"), slow_but(QUICK, product(CHANGES, SIDES)))
 def test_a_change_is_seen(name: str, side: str) -> None:
     """By the object that was used before, and by a new one beside what the first left on disk."""

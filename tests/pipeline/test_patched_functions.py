@@ -17,7 +17,7 @@ FUNCTIONS = ("scaled_dot_product_attention", "silu", "linear", "interpolate", "p
 """Of group_norm the result is changed, as its input's scale does not matter."""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "strip"),
     slow_but([*zip(FUNCTIONS, cycle((None, 2)), strict=False)], product(FUNCTIONS, (None, 2))),

@@ -52,6 +52,7 @@ def test_coordinates_and_tables_are_cut_like_anything_else(name: str) -> None:
         assert plan.whole == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", UNCUT)
 def test_what_cannot_be_cut_is_refused_by_name_and_exact_when_it_is_asked_for(name: str) -> None:
     kind, op, module = UNCUT[name]
@@ -106,6 +107,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "available_bytes", lambda: 4096 * MIB)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("name", ["Number", "Transposed"])
 def test_a_budget_holds_what_runs_whole_too(name: str) -> None:

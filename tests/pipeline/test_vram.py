@@ -142,6 +142,7 @@ def test_without_a_budget_it_is_what_is_free_now(model: Any, memory: dict[str, i
         tiled.decode(x)
 
 
+@pytest.mark.long
 def test_a_program_that_has_grown_beyond_its_budget_is_told(
     model: Any, memory: dict[str, int], spilled: list[Path]
 ) -> None:

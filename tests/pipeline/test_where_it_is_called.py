@@ -214,6 +214,7 @@ def test_attributes_are_set_where_they_belong() -> None:
         assert {model.training, vae.training, model.conv.training} == {mode}
 
 
+@pytest.mark.long
 def test_errors_can_be_printed() -> None:
     """With the variables of all frames, as debuggers and pytest do: each tensor has the memory that it says."""
     with pytest.raises(UsageError) as caught:

@@ -84,7 +84,7 @@ def peak(exact: Any, frames: int) -> int:
     return live.peak - 2 * small.nbytes
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_longer_clip_takes_no_more_memory() -> None:
     exact = exact_vae(ClipVae())
     with torch.inference_mode():  # nothing counts while steps are captured

@@ -204,6 +204,7 @@ def test_an_archive_that_changes_meanwhile(run: Run, shard: Path, picture: Run, 
     assert all("changed while it was read" in line for line in failures)
 
 
+@pytest.mark.long
 def test_interrupted_and_run_again(shard: Path, tmp_path: Path) -> None:
     class Stop(BaseException):
         pass

@@ -181,6 +181,7 @@ def test_the_slow_stage_of_a_clip_is_the_bottleneck(
     assert done.stages[stage] > 0.3
 
 
+@pytest.mark.long
 def test_clips_of_caches_are_work_of_every_stage(tmp_path: Path) -> None:
     saved("wan", tmp_path / "vae")
     write_clip(tmp_path / "clip.mkv", 11, sound=False, side=64)

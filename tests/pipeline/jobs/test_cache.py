@@ -235,6 +235,7 @@ def test_images_and_videos_have_folders_of_their_own(flux: Any, tmp_path: Path) 
         cached(flux, tmp_path / "in", out=tmp_path / "out", trainer="musubi")
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_leaves_nothing_in_the_way(
     sdxl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

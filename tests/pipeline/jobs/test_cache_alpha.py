@@ -163,6 +163,7 @@ def test_with_and_without_are_two(sdxl: Any, tmp_path: Path) -> None:
     assert "alpha_mask" not in arrays(file)
 
 
+@pytest.mark.long
 def test_colours_without_the_option_are_as_before(sdxl: Any, tmp_path: Path) -> None:
     """An image without alpha gives the same latents either way, enlarged or not."""
     for n, size in enumerate([(40, 32), (192, 128)]):

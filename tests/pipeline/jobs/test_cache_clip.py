@@ -109,6 +109,7 @@ def test_frames_are_left_out_for_the_rate(wan: Any, tmp_path: Path) -> None:
     assert relative_l2(value, ((mean - shift) / scale)[0]) < 4e-3
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_the_pieces_that_are_missing(
     wan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_length_that_the_vae_does_not_take_is_refused(wan: Any, tmp_path: Path
         cached(wan, tmp_path, tmp_path / "out", frames=(8,))
 
 
+@pytest.mark.long
 def test_lengths_and_spread_pieces_stay_together(wan: Any, tmp_path: Path) -> None:
     """Of 15 frames, pieces of 5 begin with the 0th to 10th, of 9 with the 0th to 6th."""
     shown = film(tmp_path / "a.mkv", 15)
@@ -178,6 +180,7 @@ def test_pieces_are_spread_over_the_frames_that_are_kept(wan: Any, tmp_path: Pat
     assert value.equal(own(wan, shown[[6, 8, 10, 12, 14]]))
 
 
+@pytest.mark.long
 def test_a_whole_clip_of_at_most_so_many_frames(wan: Any, tmp_path: Path) -> None:
     shown = film(tmp_path / "a.mkv", 15)
     cached(wan, tmp_path / "a.mkv", tmp_path / "out", max_frames=8)

@@ -76,6 +76,7 @@ def test_latents_are_of_its_pixels(
     assert [one for one in events if isinstance(one, Notice)] == []
 
 
+@pytest.mark.long
 def test_what_was_made_without_it_is_made_again_once_it_is_there(
     sdxl: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

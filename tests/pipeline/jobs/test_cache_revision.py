@@ -16,6 +16,7 @@ from tvae.pipeline.caches.trainers import TRAINERS
 from tvae.pipeline.jobs import Event, ItemDone, ItemSkipped, Job, run_job
 
 
+@pytest.mark.long
 def test_files_of_an_older_revision_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = saved("sdxl", tmp_path / "vae")
     rng = np.random.default_rng(0)

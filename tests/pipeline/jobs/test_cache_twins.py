@@ -42,6 +42,7 @@ def picture(path: Path, level: int) -> None:
     Image.fromarray(np.full((64, 64, 3), level, np.uint8)).save(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", ["kohya", "comfy"])
 @pytest.mark.parametrize("way", ["overwrite", "remove"])
 def test_its_files_are_those_of_the_new_one(way: str, trainer: str, folder: str, tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ def test_it_is_told_whose_the_file_is(folder: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_other_files_of_the_old_one_keep_their_record(folder: str, tmp_path: Path) -> None:
     """Of another size, and so of another name."""
     inside = tmp_path / "in"

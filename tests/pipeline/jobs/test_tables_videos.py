@@ -60,7 +60,7 @@ def wanted(model: Any, name: str, numbers: list[int], size: tuple[int, int]) -> 
     return (mean - shift) / scale
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, pytest.param("single_middle", marks=pytest.mark.slow)])
 def test_clips_are_those_of_the_trainer(model: Any, mode: str | None) -> None:
     made_with_videos(CLIPS)
@@ -156,6 +156,7 @@ def test_a_damaged_video_costs_itself() -> None:
     assert (HOME / "cache_1.000x64x64x9" / "latents" / "metadata.db").exists()
 
 
+@pytest.mark.long
 def test_a_header_that_promises_more_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after the frames that are there; what says their number stands before them."""
     made_with_videos(ONE)

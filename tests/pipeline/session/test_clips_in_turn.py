@@ -15,7 +15,7 @@ from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory import limits as budget
 from tvae.pipeline.session import runner
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 WAN = TINY["AutoencoderKLWan"]
 MIB, GIB = 1 << 20, 1 << 30
 SIZE = (8, 16)

@@ -109,6 +109,7 @@ def test_pythons_collector_looks_through_a_plan_once() -> None:
         gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", slow_but(KINDS, CHANGES))
 def test_a_change(name: str) -> None:
     model = Research()
@@ -121,6 +122,7 @@ def test_a_change(name: str) -> None:
     assert QUICK
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", slow_but([0], range(12)))
 def test_changes_one_after_another(seed: int) -> None:
     chance = random.Random(seed)

@@ -83,6 +83,7 @@ def test_what_a_capture_depends_on_is_in_the_key(folder: Path, captures: list[in
     assert captures == [4]
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_captured_anew(folder: Path, captures: list[int]) -> None:
     model, z = SMALL.build(), SMALL.input("decode", 6, 5)
     first = TiledVAE(model).decode(z).sample
@@ -130,6 +131,7 @@ def test_a_model_on_disk_is_known_by_its_class_its_configuration_and_its_weights
     assert stored_key(module, facts) is None
 
 
+@pytest.mark.long
 def test_a_graph_of_other_weights_is_captured_anew_with_one_warning(
     folder: Path, captures: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -143,7 +143,7 @@ def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording
     assert len(recordings) == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_goes_when_memory_is_wanted_and_comes_again(recordings: list[Recording]) -> None:
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")
@@ -177,7 +177,7 @@ def test_one_that_cannot_be_made_is_not_tried_again(
     assert "a clip is not recorded as a CUDA graph: no room" in caplog.messages
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.pipeline.session.recorded_clip.MOST_CARRIED", 1000)
     assert MOST_CARRIED > 1000

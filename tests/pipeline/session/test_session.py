@@ -117,6 +117,7 @@ def test_a_refusal_names_what_does_for_every_step_and_the_result(name: str, monk
     assert float((got - want).norm() / want.norm()) < 1e-5
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_sizes_alike_are_cut_alike_without_comparing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []

@@ -102,7 +102,7 @@ def refused(call: Callable[[], Any]) -> list[Tensor]:
     return []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     slow_but(

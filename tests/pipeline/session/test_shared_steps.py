@@ -50,7 +50,7 @@ def steps_in_group(_rank: int, side: str) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed, to.call_count, sum(widened)])]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
     model = TINY["AutoencoderKLWan"].build().double()

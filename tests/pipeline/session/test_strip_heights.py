@@ -58,7 +58,7 @@ def exact(side: str) -> torch.Tensor:
         return result(call_reference(model, side, TINY[FAMILY].input(side, HIGH, WIDE).double()))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_low_strips_for_the_largest_values_alone(side: str) -> None:
     want = exact(side)
@@ -80,7 +80,7 @@ def test_one_height_where_one_is_wanted(how: dict[str, object]) -> None:
     assert relative_l2(found, exact("decode")) <= 1e-5
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [2, 4, 8])
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_a_budget_holds(side: str, part: int) -> None:

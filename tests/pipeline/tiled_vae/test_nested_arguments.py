@@ -60,6 +60,7 @@ def model() -> Scaled:
     return Scaled().eval()
 
 
+@pytest.mark.long
 def test_tensors_in_containers_vary_and_the_rest_is_baked_in(model: Scaled, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     real = new_graph.capture

@@ -108,6 +108,7 @@ def replaced(model: Model, name: str, value: float) -> None:
     setattr(model, name, nn.Parameter(new) if isinstance(old, nn.Parameter) else new)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", READ, ids=lambda of: of.__name__)
 def test_the_numbers_are_those_of_the_call(of: Callable[[Model, Tensor], Tensor], captures: list[int]) -> None:
     tiled = TiledVAE(model := Model(of).eval(), "cpu", strip=2)
@@ -137,6 +138,7 @@ def test_a_number_that_returns_finds_its_graph(change: Callable[..., None], capt
     assert captures[0] == before
 
 
+@pytest.mark.long
 def test_graphs_on_disk_are_of_one_number(captures: list[int]) -> None:
     agrees(TiledVAE(model := Model(item).eval(), "cpu", strip=2), model)
     first = captures[0]

@@ -118,6 +118,7 @@ def test_all_ways_to_call_it(model: Any) -> None:
         assert relative_l2(tiled(image, mask).sample, wide(image.double(), mask.double()).sample) <= TOLERANCE
 
 
+@pytest.mark.long
 def test_strips_need_less_memory(model: Any) -> None:
     given = inputs(40, 6)
     shape, more = tuple(given["z"].shape), {"image": given["image"], "mask": given["mask"]}

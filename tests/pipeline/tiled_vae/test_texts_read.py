@@ -88,6 +88,7 @@ def agrees(tiled: TiledVAE, model: nn.Module, rows: int = 9) -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", FOLLOWED, ids=lambda of: of.__name__)
 def test_texts_are_those_of_the_call(of: Callable[[Any, Tensor], Tensor]) -> None:
     tiled = TiledVAE(model := Model(of).eval(), "cpu", strip=2)

@@ -81,6 +81,7 @@ def test_everything_else_is_the_wrapped_models(model: Any, tiled: Any) -> None:
         assert relative_l2(tiled(x).sample, model(x).sample) < 1e-5
 
 
+@pytest.mark.long
 def test_to_rebinds_and_changed_weights_are_seen() -> None:
     model = KL.build()
     tiled = TiledVAE(model, strip=4)

@@ -180,6 +180,7 @@ def test_parts_overrides_and_retries(
     assert len(json.loads(bucket.get("deep/out/report-1-of-2.json"))["steps"]) == 1
 
 
+@pytest.mark.long
 def test_one_file(bucket: Bucket, here: Path, run: Run, manifest: Lines) -> None:
     photo(here / "in/0.png", 0)
     Path("job.toml").write_text(
@@ -190,6 +191,7 @@ def test_one_file(bucket: Bucket, here: Path, run: Run, manifest: Lines) -> None
     assert manifest("x")["a.png"]["sha256"] == hashlib.sha256(bucket.get("x/a.png")).hexdigest()
 
 
+@pytest.mark.long
 def test_the_job_that_a_command_prints(bucket: Bucket, here: Path, run: Run, manifest: Lines) -> None:
     photo(here / "in/0.png", 0)
     said = run("encode", "in", "-o", bucket.url("said"), "--batch", "1", "--device", "cpu", "--print-config").stdout

@@ -19,6 +19,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.rules import attention, attention_memory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_rows", [True, False])
 @pytest.mark.parametrize("dtype", slow_but([torch.bfloat16], [torch.bfloat16, torch.float16]), ids=str)
 @pytest.mark.parametrize("keys", slow_but([2, 3, 17, 40], [2, 3, 17, 40, 256]))

@@ -59,7 +59,7 @@ def test_members_are_told_apart_by_their_number_in_the_group(results: list[list[
             assert came.tolist() == [members[(members.index(process) - 1) % len(members)], number]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_call_is_shared_by_some_of_the_processes(results: list[list[Tensor]]) -> None:
     tiny = TINY["AutoencoderKL"]
     model, x = tiny.build().double(), tiny.input("decode", 14, 6).double()

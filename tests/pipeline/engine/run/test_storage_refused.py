@@ -114,6 +114,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not POSIX, reason="a name is gone at once only on POSIX; elsewhere when the file is closed")
 def test_nothing_survives_a_kill(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -72,6 +72,7 @@ def test_what_is_done_is_skipped(case: Case) -> None:
     assert {path: path.stat().st_mtime_ns for path in case.out.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_an_image_between_moves_those_after_it(case: Case) -> None:
     case.run()
     photo(case.images / "c.png", seed=9)
@@ -80,6 +81,7 @@ def test_an_image_between_moves_those_after_it(case: Case) -> None:
     assert not [path for path in case.out.rglob("*") if is_temporary(path.name)]
 
 
+@pytest.mark.long
 def test_two_images_that_change_places(case: Case) -> None:
     case.run()
     for old, new in (("b", "x"), ("d", "b"), ("x", "d")):
@@ -139,6 +141,7 @@ def test_a_new_name_is_told_to_the_trainer(case: Case) -> None:
     assert {verdict.state for verdict in verdicts(case.out, case.images)} == {"fine"}
 
 
+@pytest.mark.long
 def test_an_image_that_changes_after_it_was_looked_at_is_made_by_the_next_run(case: Case) -> None:
     case.run()
     (case.images / "d.png").rename(case.images / "e.png")
@@ -190,6 +193,7 @@ def test_a_resolution_that_has_changed(case: Case) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_an_interrupted_run_is_continued(case: Case, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """No folder counts as complete whose entries are to change, though their turn has not come yet."""
@@ -220,6 +224,7 @@ def test_an_interrupted_run_is_continued(case: Case, monkeypatch: pytest.MonkeyP
     assert case.is_right()
 
 
+@pytest.mark.long
 def test_entries_that_the_trainer_has_written_over_are_found(case: Case) -> None:
     """It writes a folder that is not complete, perhaps of other images, and files of the same size."""
     case.run()

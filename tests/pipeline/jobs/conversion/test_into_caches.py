@@ -48,6 +48,7 @@ def test_the_bytes_of_a_cache_made_from_the_pictures(folders: Any, case: str) ->
     assert tvae("verify", "cache", "--source", "photos") == (0, "3 fine\n", [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", slow_but(["wan"], ["wan", "hv"]))
 def test_a_clip_is_one_piece(folders: Any, arch: str) -> None:
     Path("film").mkdir()
@@ -159,6 +160,7 @@ def test_one_bad_item_fails_alone(folders: Any) -> None:
     assert all(any(kind in line for line in told) for kind in kinds)
 
 
+@pytest.mark.long
 def test_frames_that_fill_a_clip_up_are_refused(folders: Any) -> None:
     write_clip(Path("c.mkv"), 7, sound=False, side=64)
     tvae("encode", "c.mkv", "-o", "lat", "--vae", folders("wan"))

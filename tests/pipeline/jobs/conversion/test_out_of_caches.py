@@ -64,6 +64,7 @@ def test_into_tvae_s_and_back(folders: Any, case: str, known: bool) -> None:
     assert again.count("skipped: done already") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("known", [True, False])
 def test_pieces_of_a_video(folders: Any, known: bool) -> None:
     Path("film").mkdir()

@@ -155,6 +155,7 @@ def test_from_a_script(weights: Weights, tmp_path: Path) -> None:
     assert load_latents(save_latents(latents, z[0], vae=path, allow_pickle=True)).meta.vae.path == path
 
 
+@pytest.mark.long
 def test_what_is_no_vae_is_one_line(weights: Weights, tmp_path: Path) -> None:
     bias = "decoder.conv_in.bias"
     listed: dict[str, Any] = {**weights, bias: weights[bias].tolist()}

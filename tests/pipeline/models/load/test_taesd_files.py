@@ -68,7 +68,7 @@ def test_both_sides_of_a_folder(name: str, dtype: torch.dtype, tmp_path: Path) -
     assert model.geometry.spatial == factor
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["taesd", "taesana"], KINDS))
 @torch.no_grad()
 def test_one_side_alone(name: str, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def agrees(tiled: TiledVAE, model: Model) -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_attributes_of_weights_are_those_of_the_call(captures: list[int]) -> None:
     model = Model().eval()
     model.conv.weight.gain = 2.0  # type: ignore[assignment]

@@ -150,6 +150,7 @@ def test_results_that_depend_on_the_calls_before_are_refused(of: Callable[..., T
     assert (COUNT[0], CALLS) == before
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_two_models_of_one_cache_in_threads() -> None:
     """Their first calls are at the same time."""
