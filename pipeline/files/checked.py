@@ -30,6 +30,8 @@ LONGEST_NAME = 255
 """In bytes."""
 JSON_BYTES = 64 << 20
 """Most of a JSON file."""
+_PART = 1 << 16
+"""Bytes that are read at a time."""
 
 
 _REFUSED = ("EACCES", "EPERM", "EIO", "ESTALE", "ETIMEDOUT", "EMFILE", "ENFILE", "ENOTCONN", "EHOSTDOWN", "EREMOTEIO")
@@ -68,12 +70,17 @@ def regular_descriptor(path: Path) -> tuple[int, os.stat_result]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """All of a regular file. `OSError` where it cannot be read, `ValueError` for one of more than `most` bytes."""
+    """All of a regular file. `OSError` where it cannot be read, `ValueError` for one of more than `most` bytes.
+
+    To ask for `most` at once would take that much memory for any file.
+    """
+    content = bytearray()
     with open_regular(path) as file:
-        content = file.read(most + 1)
+        while len(content) <= most and (part := file.read(min(_PART, most + 1 - len(content)))):
+            content += part
     if len(content) > most:
         raise ValueError(f"it has more than {most} bytes")
-    return content
+    return bytes(content)
 
 
 def read_json(path: Path, most: int = JSON_BYTES) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def test_files_are_bounded(tmp_path: Path) -> None:
         read_bytes(path, 5)
     with pytest.raises(OSError, match="folder"):
         read_bytes(tmp_path, 5)
+
+
+def test_a_small_file_takes_no_memory_for_the_largest(tmp_path: Path) -> None:
+    """Where memory is limited (ulimit -v), 64 MiB for a configuration of a kilobyte were not to be had."""
+    path = tmp_path / "a.json"
+    path.write_text("[1, 2]")
+    tracemalloc.start()
+    try:
+        assert read_json(path) == [1, 2]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    path.write_bytes(bytes(range(256)) * 1000)
+    assert read_bytes(path, 256_000) == path.read_bytes()
+    with pytest.raises(ValueError, match="more than 255999 bytes"):
+        read_bytes(path, 255_999)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
