@@ -21,6 +21,7 @@ from tvae.pipeline.jobs.clip_modes import passage
 from tvae.pipeline.jobs.job import PosteriorKind, Space
 from tvae.pipeline.jobs.lengths import missing_frames
 from tvae.pipeline.jobs.pictures import on_host
+from tvae.pipeline.jobs.shortages import lacks_memory
 from tvae.pipeline.latents import SpaceRecord
 from tvae.pipeline.media import (
     PixelRows,
@@ -266,7 +267,7 @@ def enough_memory(model: Model) -> Iterator[Model]:
 
 def out_of_memory(error: BaseException) -> bool:
     """Of the device, or of the computer?"""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or lacks_memory(error)
 
 
 def without_memory(device: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemFailed
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.shortages import shortage
 
 __all__ = ["End", "Finished", "Outcome", "failure", "is_fault"]
 
@@ -28,7 +29,7 @@ End = Callable[[Item, Outcome], None]
 
 def failure(item: Item, error: Exception) -> ItemFailed:
     """The last event of an item that failed among others."""
-    message = str(error)
+    message = shortage(error) or str(error)
     if is_fault(error):  # which costs no other item
         message = f"internal error: {type(error).__name__}: {error} (-v shows where)"
     elif isinstance(error, OSError) and error.strerror:
@@ -39,4 +40,5 @@ def failure(item: Item, error: Exception) -> ItemFailed:
 
 def is_fault(error: Exception) -> bool:
     """Is it a mistake of tvae's? OSError: of a source that has gone; it names it."""
-    return not isinstance(error, (InputError, OutputError, OSError, PlanError, UsageError))
+    told = isinstance(error, (InputError, OutputError, OSError, PlanError, UsageError))
+    return not told and shortage(error) is None

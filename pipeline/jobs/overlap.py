@@ -33,6 +33,7 @@ from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results
 from tvae.pipeline.jobs.room import Room, Stopped, room_bytes
+from tvae.pipeline.jobs.shortages import start
 from tvae.pipeline.jobs.stages import looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.jobs.supply import PENDING, Items, Pending
 from tvae.pipeline.jobs.turns import Turn, Turns
@@ -89,8 +90,7 @@ class _Overlap:
         works += ((self._clips.open_all, "open"), *((self._clips.finish_all, "finish"),) * FINISHERS)
         threads = [self._thread(work, name) for work, name in works]
         try:
-            for thread in threads:
-                thread.start()
+            start(threads)
             self._compute()
         finally:
             surely(self._stop, lambda: join(threads), self._clips.close)

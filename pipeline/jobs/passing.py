@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from tvae.pipeline.errors import OutOfMemory
+from tvae.pipeline.jobs.shortages import shortage
 from tvae.pipeline.stores import StoreError
 
 __all__ = ["OfAnotherProcess", "may_pass"]
@@ -36,7 +37,7 @@ class OfAnotherProcess(Exception):
 def may_pass(error: BaseException | None) -> bool:
     """Is it of the system, of a store or of memory, or for want of them, and not of the item?"""
     while error is not None:
-        if isinstance(error, (MemoryError, OutOfMemory)):
+        if isinstance(error, OutOfMemory) or shortage(error) is not None:
             return True
         if isinstance(error, StoreError):
             return error.passing

@@ -30,6 +30,11 @@ def caused(error: Exception, cause: BaseException | None) -> Exception:
         (caused(InputError("damaged"), ValueError()), False),
         (MemoryError(), True),
         (OutOfMemory("no room"), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            True,
+        ),
+        (RuntimeError("can't start new thread"), True),
         (ValueError(), False),
     ],
 )
