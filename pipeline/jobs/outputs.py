@@ -20,6 +20,7 @@ from tvae.pipeline.caches.concepts.entries import Entry
 from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
+from tvae.pipeline.files.letter_case import SamePlaces, folded
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job, fills_shards
@@ -113,6 +114,8 @@ class Claims:
         self._owners: dict[str, Item] = {}
         self._claimed: dict[Kind, set[int]] = {"image": set(), "video": set()}
         self._inputs = {self._real(item.source) for item in items}
+        self._alike = {folded(key): key for key in self._inputs}
+        self._same = SamePlaces()
         self._inside: dict[str, bool] = {}
         for item in items:
             if item.exact and len(item.kinds) > 1:
@@ -128,7 +131,7 @@ class Claims:
 
     def _claim(self, item: Item, kind: Kind) -> None:
         try:
-            key = self._real.inside(item.folder, item.output_name(kind))
+            key = self._known(self._real.inside(item.folder, item.output_name(kind)))
         except InputError as error:
             raise UsageError(str(error)) from error
         if key in self._inputs:
@@ -146,6 +149,11 @@ class Claims:
                 "name one of them in a run of its own, with another output (-o)"
             )
         self._claimed[kind].add(item.index)
+
+    def _known(self, key: str) -> str:
+        """The name of an input or another output instead, where that is the same file to the system."""
+        known = self._alike.setdefault(folded(key), key)
+        return known if known == key or self._same(known, key) else key
 
     def _is_inside(self, folder: str) -> bool:
         """Is it an input, or below one?"""

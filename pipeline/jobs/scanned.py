@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import SupportsIndex, overload
 
+from tvae.pipeline.files.letter_case import SamePlaces, folded
 from tvae.pipeline.files.tar_members import SUFFIX as ARCHIVE
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import LONGEST_NAME, Claims, Item, names_a_file, why_closed
@@ -25,7 +26,7 @@ __all__ = ["DistinctOutputs", "ScannedItems", "folders_of", "scanned"]
 
 
 class ScannedItems(Sequence[Item]):
-    """What ``assign`` would give; each is made anew when it is asked for."""
+    """What ``assign`` would give; each is made when it is asked for, every time."""
 
     def __init__(self, files: Sequence[Files], output: Path) -> None:
         self._files = files
@@ -83,6 +84,26 @@ def _has_long_names(files: Files) -> bool:
     return any(len(name) > LONGEST_NAME // 8 and len(os.fsencode(name)) > LONGEST_NAME - 16 for name in files.names)
 
 
+def _share_files(files: Sequence[Files], output: str) -> bool:
+    """Are two results one file to the system that they go to, though their names are two? output: its real name."""
+    folders: dict[str, list[Files]] = {}
+    for each in files:
+        folders.setdefault(folded(str(each.below)), []).append(each)
+    same = SamePlaces()
+    for group in folders.values():
+        names = [folded(os.path.basename(name)) for each in group for name in each.names]
+        if len({*names}) == len(names):
+            continue
+        known: dict[str, str] = {}
+        for each in group:
+            for name in map(os.path.basename, each.names):
+                path = os.path.join(output, each.below, name)
+                first = known.setdefault(folded(name), path)
+                if first != path and same(first, path):
+                    return True
+    return False
+
+
 def folders_of(items: Sequence[Item]) -> set[Path]:
     """That outputs of items without a problem go to."""
     if isinstance(items, ScannedItems):
@@ -106,6 +127,8 @@ def scanned(job: Job) -> ScannedItems | None:
         if not items or (job.output is not None and names_a_file(job.output, to_latents=True)):
             return None
         if not all(map(_is_plain, items.folders)) or any(map(_has_long_names, files or ())):
+            return None
+        if _share_files(files or (), os.path.realpath(output)):
             return None
     except OSError:
         return None
