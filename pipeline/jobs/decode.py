@@ -18,7 +18,7 @@ from tvae.pipeline.jobs.compute import decode_pictures, expect_pictures, latents
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_clip import decode_clip_item, model_of, vae_of
 from tvae.pipeline.jobs.events import Event
-from tvae.pipeline.jobs.existing import is_there, picture_serves, skipped
+from tvae.pipeline.jobs.existing import check_still_free, is_there, picture_serves, skipped
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.outcome import Finished
@@ -115,5 +115,6 @@ class Decode:
         frame = Frame(with_alpha(restore(levels.numpy(), meta.geometry), alpha))
         with open_output(picture.output, meta.picture, "image", self._context.job, None, fingerprint) as writer:
             writer.write(frame)
+            check_still_free(picture.output, self._context.job.existing, fingerprint)
             writer.commit()
         return picture.finished(writer.warnings, made=made_picture(picture.output, fingerprint, self._context.job))

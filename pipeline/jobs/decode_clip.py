@@ -26,7 +26,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_parts import DecodeParts, Ends
 from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import picture_serves, undone
+from tvae.pipeline.jobs.existing import check_still_free, picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.job import Job
@@ -102,6 +102,7 @@ def _decode(item: Item, reader: LatentsReader, context: Context) -> ClipRun:
                     parts = DecodeParts(writer, fingerprint, way.stream, beside=beside)
                 done = _decode_chunks(item, reader, model, way, writer, parts, context)
             yield
+            check_still_free(output, job.existing, fingerprint)
             writer.commit()
     last = ItemDone(item.source, item.index, output, done, time.monotonic() - begin)
     return Finished(writer.warnings, last)

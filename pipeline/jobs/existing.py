@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tvae.pipeline import latents, media
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.files.atomic import check_readable
 from tvae.pipeline.files.lock import one_writer
 from tvae.pipeline.jobs.context import Context
@@ -16,7 +16,10 @@ from tvae.pipeline.jobs.job import Existing
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.formats import Kind
 
-__all__ = ["DONE_ALREADY", "is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped", "undone"]
+__all__ = [
+    *("DONE_ALREADY", "check_still_free", "is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped"),
+    "undone",
+]
 
 
 DONE_ALREADY = "done already"
@@ -99,3 +102,17 @@ def picture_serves(output: Path, fingerprint: str) -> str | None:
         check_readable(output)
         return "it does not say that tvae made it from this input with these options; --overwrite replaces it"
     return DONE_ALREADY if found == fingerprint else None
+
+
+def check_still_free(output: Path, existing: Existing, fingerprint: str) -> None:
+    """For a picture or clip that is ready to get its name. `OutputError` where a file has come to stand there, since
+    the item was looked up, that would have been left alone: another program's, and with *keep* any other result, too.
+    """
+    if existing == "overwrite" or not output.is_file():
+        return
+    found = media.read_fingerprint(output)
+    if found != fingerprint and (found is None or existing == "keep"):
+        check_readable(output)
+        raise OutputError(
+            f"cannot write {output}: a file was put there while this was computed; move it away, or pass --overwrite"
+        )

@@ -17,7 +17,7 @@ from tvae.pipeline.jobs.compute import expect_pictures, roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode import DECODED_BYTES
 from tvae.pipeline.jobs.events import Event
-from tvae.pipeline.jobs.existing import picture_serves
+from tvae.pipeline.jobs.existing import check_still_free, picture_serves
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
@@ -105,6 +105,7 @@ class Roundtrip:
         meter.add(reference, frame)
         with open_output(picture.output, spec, "image", self._context.job, None, fingerprint) as writer:
             writer.write(Frame(with_alpha(frame, alpha)))
+            check_still_free(picture.output, self._context.job.existing, fingerprint)
             writer.commit()
         made = made_picture(picture.output, fingerprint, self._context.job)
         return picture.finished([*notices, *writer.warnings], meter.result(), made)

@@ -22,7 +22,7 @@ from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import picture_serves, undone
+from tvae.pipeline.jobs.existing import check_still_free, picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.frames_ahead import frames_ahead
 from tvae.pipeline.jobs.geometry import restore
@@ -104,6 +104,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> ClipRun:
                         _by_chunks(source, frames(), fit, model, there, back, context, give)
                 yield
                 source.check_unchanged()
+                check_still_free(output, job.existing, fingerprint)
                 writer.commit()
         notices = [*source.reader.warnings, *source.told, *fit.told, *told, *writer.warnings]
     last = ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
