@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.kernels.columns import without_columns
 from tvae.kernels.layout import has_channels_inside
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "made_by"]
@@ -39,11 +40,15 @@ def made_by(maker: Maker) -> Iterator[None]:
         _thread.maker = before
 
 
-def _by_maker(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _by_maker(
+    function: Callable[..., Tensor], by_host: Callable[..., Tensor | None] | None = None
+) -> Callable[..., Tensor]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Tensor:
         maker: Maker | None = getattr(_thread, "maker", None)
         args = (_laid_out(args[0]), *args[1:])
+        if by_host is not None and args[0].device.type == "cpu" and (found := by_host(*args, **kwargs)) is not None:
+            return found
         return function(*args, **kwargs) if maker is None else maker(function, args, kwargs)
 
     return call
@@ -54,7 +59,7 @@ def _laid_out(x: Tensor) -> Tensor:
     return x.contiguous() if exact and has_channels_inside(x.shape, x.stride()) else x
 
 
-conv1d, conv2d, conv3d = map(_by_maker, (torch.conv1d, torch.conv2d, torch.conv3d))
+conv1d, conv2d, conv3d = map(_by_maker, (torch.conv1d, torch.conv2d, torch.conv3d), (None, None, without_columns))
 conv_transpose1d = _by_maker(torch.conv_transpose1d)
 conv_transpose2d = _by_maker(torch.conv_transpose2d)
 conv_transpose3d = _by_maker(torch.conv_transpose3d)

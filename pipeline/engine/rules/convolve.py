@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.kernels.columns import column_bytes, has_columns
 from tvae.kernels.library_convolutions import (
     conv1d,
     conv2d,
@@ -17,13 +18,24 @@ from tvae.kernels.library_convolutions import (
     conv_transpose3d,
 )
 from tvae.pipeline.engine.ir.layout import settled
+from tvae.pipeline.engine.ir.program import Op
 
-__all__ = ["CONV_T", "as_product", "by_phases", "convolution_in"]
+__all__ = ["CONV_T", "as_product", "by_phases", "columns_of_row", "convolution_in"]
 
 
 def convolution_in(dims: int, kernels: Kernels) -> Callable[..., Tensor]:
     """The convolution of so many dimensions: x, weight, bias, stride, padding, dilation, groups."""
     return conv1d if dims == 1 else partial(_conv2d if dims == 2 else _conv3d, kernels)
+
+
+def columns_of_row(device: torch.device, source: Op, weight: Op, made: list[int], rows: int, groups: int) -> int:
+    """Bytes beside operands and result that a convolution takes for each row of the result: columns, and the input with
+    its channels outside, of which they are made. made: sizes of the result; rows: which of them is the rows'. Those of
+    float64 are left out: it is there to check numbers, not to run in a budget."""
+    if source.dtype == torch.float64 or not has_columns(device, source.dtype, len(made)):
+        return 0
+    a_row = column_bytes(source.shape, weight.shape, made, groups, source.dtype.itemsize) // max(1, made[rows])
+    return a_row + source.bytes // max(1, made[rows])
 
 
 def _conv2d(

@@ -21,7 +21,7 @@ from tvae.pipeline.engine.ir.layout import dense, joined
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read
 from tvae.pipeline.engine.rules.collect import collected
 from tvae.pipeline.engine.rules.context import Context
-from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, convolution_in
+from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, columns_of_row, convolution_in
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
@@ -120,9 +120,10 @@ def _convolved(
     inputs = [source, weight, *([bias] if bias else [])]
     work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(shape), out_axis(ctx, node, axis)
     more: More = {"work": work, "packs": ctx.packs(source)}
-    if cut:  # what is cut down is there, too
-        a_row = math.prod((*shape[:2], *made)) // made[sp] * node.meta.dtype.itemsize
-        more["workspace"] = lambda rows: (rows + 2 * padding[sp] // s) * a_row
+    extra = 2 * padding[sp] // s  # of its own padding, which is cut off at once
+    a_row = math.prod((*shape[:2], *made)) // made[sp] * node.meta.dtype.itemsize if cut else 0
+    if beside := a_row + columns_of_row(ctx.device, source, weight, made, sp, groups):
+        more["workspace"] = lambda rows: (rows + extra) * beside
     name = f"conv{dims}d"
     return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b)[2:])], run, name=name, **more)
 
