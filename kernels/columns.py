@@ -2,8 +2,8 @@
 
 Of 3x3x3 taps that is 27 times the input. PyTorch decides by the first four sizes whether float32 goes to oneDNN, which
 lays out nothing: of a clip, five frames of 96 channels are columns up to 42 rows, however wide they are. Such go to
-oneDNN here, in half the time. Types that oneDNN does not compute with on this processor (float64, and
-float16 on most) have columns, and plans count them.
+oneDNN here, which is faster, too. Types that oneDNN does not compute with on this processor (float16 on most, and
+float64) have columns; plans count those of float16.
 """
 
 from __future__ import annotations

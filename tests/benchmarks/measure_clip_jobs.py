@@ -3,8 +3,8 @@
 ``PYTHONPATH=tests/helpers python tests/benchmarks/measure_clip_jobs.py sdxl/encode wan21/decode --out rows.jsonl``
 
 Clips are made, in H.264. The rate of a command is that from when at most a third of the frames are done, as its events
-tell, until the result is complete; so start-up, which differs from run to run by more than goals are missed by, and the
-end of the process are out. Of ``--repeat`` runs it is the median. ``start``: the time before, of the same run.
+tell, until the result is complete. Start-up, which differs by up to a second from run to run, and the end of the
+process are out. Of ``--repeat`` runs it is the median. ``start``: the time before, of the same run.
 ``engine``: its own rate, of steps of a video VAE, or of the best batch of an image VAE. ``film``: the rate of reading
 the clip alone, or of writing it. Random weights decode to noise, on which x264 takes all the time: the decoder's last
 layer is made small, so that results are as soft as films are.
