@@ -123,7 +123,7 @@ class Captures:
             if touched:  # by the model itself, or by another thread: then no second capture is like it
                 self.torn = self._capture(inputs, call, frames)[0].to_json() != plain.to_json()
         self.torn |= not self._still()
-        if not self.torn:
+        if not self.torn and plain.fixed is None:  # a later process tries again
             store.save(plain, spec)
         self._graphs[name].append(Captured(self._optimised(plain, inputs), spec, rehearsed=False))
         found = self._serving(name, shapes, rows)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 
-import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.capture.concrete import example_tensor
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.engine.run.storage import RowSource
@@ -61,28 +60,16 @@ def new_graph(
         spec.update(found)
         return [*tensors, *watch.extra]
 
-    examples = [_example(t, device) for t in inputs]
+    examples = [example_tensor(t.shape, t.dtype, device) for t in inputs]
     rows = -2 if frames is None else frames.dim
     with _ONE_AT_A_TIME:
         watch = StateWatch(module, side)  # not before: another capture's tensors may be in a cache of both models
         try:
             with reference_mode(module), unhooked(module):
-                graph = simplify(capture(module, traced, examples, rows, watch.functions, numbers))
+                graph = simplify(capture(module, traced, examples, rows, numbers))
         finally:
             touched = not still()
             watch.restore()
             for example in examples:  # an error's frames hold them, and to print one would read what is not there
                 example.resize_(0)
     return *settled(watch.checked(graph), spec), touched
-
-
-def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
-    """To trace with: the input's shape and type, contiguous, without memory: nothing reads its values. Where a size
-    lies in memory other than usual, the exporter may take it for a constant."""
-    shape = tuple(t.shape)
-    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
-    # the only operation of PyTorch that does not look whether there is so much memory
-    example: Tensor = torch.ops.inductor._reinterpret_tensor(
-        torch.empty(0, dtype=t.dtype, device=device), shape, strides, 0
-    )
-    return example

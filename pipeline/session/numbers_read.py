@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture.known_numbers import numbers_of
+from tvae.pipeline.engine.capture.scalar_weights import scalar_weights
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 
@@ -31,7 +31,7 @@ class NumbersRead:
         try:
             return call()
         except UnsupportedOp as error:
-            if self.found or not any(words in error.why for words in _BY_VALUES) or not numbers_of(model):
+            if self.found or not any(words in error.why for words in _BY_VALUES) or not scalar_weights(model):
                 raise
         self.found = True
         return call()
@@ -46,4 +46,4 @@ class NumbersRead:
 
 def numbers_covered(model: nn.Module, covered: bool) -> dict[str, Tensor]:
     """Weights that graphs of an identity may depend on by value, by name. covered: those that there are, else none."""
-    return numbers_of(model) if covered else {}
+    return scalar_weights(model) if covered else {}

@@ -3,20 +3,9 @@ and a mask; what the command line decodes is decoded without."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
-from torch import nn
-
-from tvae.pipeline.engine.capture.maths import texts_stay_names
 from tvae.pipeline.models.families.family import Family, halvings
 
 __all__ = ["FAMILIES"]
-
-
-def _found_by_shape(module: nn.Module) -> AbstractContextManager[None]:
-    """Its decoder finds features of the picture by the text of a shape, in whatever model has that decoder."""
-    decoders = (part for part in module.modules() if type(part).__qualname__ == "MaskConditionDecoder")
-    return nullcontext() if next(decoders, None) is None else texts_stay_names()
 
 
 FAMILIES = [
@@ -25,6 +14,5 @@ FAMILIES = [
         "image",
         halvings("down_block_out_channels", 1, 4),
         "inpainting with Stable Diffusion 1; TiledVAE's decode takes image and mask",
-        patched=_found_by_shape,
     )
 ]

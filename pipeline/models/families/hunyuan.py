@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture.in_thread import instead
+from tvae.pipeline.engine.capture.thread_patch import patched
 from tvae.pipeline.models.families.family import CLIP, Checkpoint, Family, causal, given
 from tvae.pipeline.models.layout import LDM_RULES, Kin, Layout, only
 
@@ -53,7 +53,7 @@ def masks_without_loops(module: nn.Module) -> Iterator[None]:
         with ExitStack() as functions:
             for file in files.values():
                 if _makes_that_mask(vars(file).get(_MAKER) if file else None):
-                    functions.enter_context(instead(file, _MAKER, _frame_causal_mask))
+                    functions.enter_context(patched(file, _MAKER, _frame_causal_mask))
             yield
     finally:
         for cls, method in before.items():

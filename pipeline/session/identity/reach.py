@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture.imports_inside import codes_of, imports_inside, named_inside
 from tvae.pipeline.session.identity.code import code_of, read_as_global
+from tvae.pipeline.session.identity.imports_inside import codes_of, imports_inside, named_inside
 from tvae.pipeline.session.identity.library import library_class, library_function, library_module
 from tvae.pipeline.session.identity.ours import NATIVE, WRAPPERS, contents, ours, tells_apart, wrapped
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import FunctionType
 
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture.passing import may_pass
+from tvae.pipeline.engine.capture.capture import is_transient
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.errors import TvaeError, UsageError
@@ -61,15 +60,10 @@ class StateWatch:
                 self._again, again = call(*[torch.ops.aten.alias_copy(t) for t in inputs])
                 self._stays = again == described and not after.changed()
             except (RuntimeError, TypeError, ValueError, TvaeError) as error:
-                if may_pass([error]):
+                if is_transient([error]):
                     raise
                 self._stays = False  # it started from what the first call left
         return tensors, spec
-
-    @property
-    def functions(self) -> list[FunctionType]:
-        """Those that the model may run."""
-        return self._outside.functions
 
     @property
     def extra(self) -> list[Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
-from tvae.pipeline.engine.capture.known_numbers import is_number
+from tvae.pipeline.engine.capture.scalar_weights import is_scalar
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.session.identity.code import plain
 from tvae.pipeline.session.identity.library import library_class
@@ -172,7 +172,7 @@ class Walk:
     def _weight(self, value: Tensor | None, path: str) -> str:
         """A parameter or buffer, with its value where that counts; on a GPU to look at it waits for the device."""
         text = self.tensor(value, path)
-        if not self._with_numbers or value is None or not is_number(value) or text.startswith("object"):
+        if not self._with_numbers or value is None or not is_scalar(value) or text.startswith("object"):
             return text
         number = value
         self.watch.view(lambda: _bytes(number))

@@ -1,7 +1,4 @@
-"""Operations that other operations say as well: second names, joins and splits by direction, distances, differences.
-
-Where a model calls one of them, the graph has the operations that it is made of, for which there are rules.
-"""
+"""Decompose operations into those that the engine has rules for: second names, joins and splits, distances."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.capture.in_thread import instead
+from tvae.pipeline.engine.capture.thread_patch import patched
 
-__all__ = ["BY_PYTORCH", "BY_US", "taken_apart"]
+__all__ = ["BY_PYTORCH", "BY_TVAE", "decomposing"]
 
 _NAMES = (
     "absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh clip divide fix float_power greater greater_equal "
@@ -27,12 +24,12 @@ _NAMES = (
     "argsort cosine_similarity diff inner kl_div linalg_matrix_norm linalg_norm nanmean trapezoid"
 )
 BY_PYTORCH = frozenset(_NAMES.split())
-"""Those that PyTorch itself takes apart, by name; their forms in place, too."""
+"""Operations that PyTorch itself decomposes, and so their in-place forms."""
 
 
 @contextmanager
-def taken_apart() -> Iterator[None]:
-    """The exporter takes these operations apart where it meets them, in this thread."""
+def decomposing() -> Iterator[None]:
+    """Make the exporter decompose these operations, in this thread."""
     import torch.fx.experimental.proxy_tensor as tracer
 
     place: Any = tracer
@@ -45,7 +42,7 @@ def taken_apart() -> Iterator[None]:
         with mode:
             return parts(*args, **kwargs)
 
-    with instead(place, "maybe_handle_decomp", handled):
+    with patched(place, "maybe_handle_decomp", handled):
         yield
 
 
@@ -56,24 +53,22 @@ def _parts_of(op: Any) -> Callable[..., Any] | None:
 
 @lru_cache(1 << 12)
 def _known_parts(op: Any) -> Callable[..., Any] | None:
-    """Asked for every operation that is traced."""
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
         return None
     name = op._schema.name.removeprefix("aten::")
-    parts: Callable[..., Any] | None = op.decompose if name.removesuffix("_") in BY_PYTORCH else BY_US.get(name)
+    parts: Callable[..., Any] | None = op.decompose if name.removesuffix("_") in BY_PYTORCH else BY_TVAE.get(name)
     return parts
 
 
 def _is_cast(op: Any) -> bool:
-    """Does ``torch.autocast``, under which it is called, know it by its name? Its parts would be cast otherwise."""
+    """Return whether ``torch.autocast`` is on and casts this operation; its parts would be cast otherwise."""
     return any(
         torch.is_autocast_enabled(kind) and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), f"Autocast{key}")
         for kind, key in (("cpu", "CPU"), ("cuda", "CUDA"))
     )
 
 
-def _joined_dims(x: Tensor, y: Tensor, x_dims: Sequence[int], y_dims: Sequence[int]) -> Tensor:
-    """``torch.tensordot``."""
+def _tensordot(x: Tensor, y: Tensor, x_dims: Sequence[int], y_dims: Sequence[int]) -> Tensor:
     of_x = list(range(x.ndim))
     of_y = [x.ndim + d for d in range(y.ndim)]
     for i, j in zip(x_dims, y_dims, strict=True):
@@ -82,8 +77,7 @@ def _joined_dims(x: Tensor, y: Tensor, x_dims: Sequence[int], y_dims: Sequence[i
     return torch.einsum(x, of_x, y, of_y, kept)
 
 
-def _by_places(x: Tensor, places: Tensor, dim: int | None = None) -> Tensor:
-    """``torch.take_along_dim``."""
+def _take_along_dim(x: Tensor, places: Tensor, dim: int | None = None) -> Tensor:
     if dim is None:
         return x.flatten().gather(0, places.flatten())
     dim %= x.ndim
@@ -93,8 +87,7 @@ def _by_places(x: Tensor, places: Tensor, dim: int | None = None) -> Tensor:
     return x.gather(dim, places)
 
 
-def _turned(x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """``torch.rot90``."""
+def _rot90(x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     first, second = dims
     times %= 4
     if times == 2:
@@ -104,19 +97,17 @@ def _turned(x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return x.transpose(first, second).flip([second]) if times else x.clone()
 
 
-def _distances(x: Tensor, y: Tensor, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    """``torch.pairwise_distance``."""
+def _pairwise_distance(x: Tensor, y: Tensor, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     return torch.linalg.vector_norm(x - y + eps, p, -1, keepdim)
 
 
-def _extremes(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """``torch.aminmax``."""
+def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     dims = [*range(x.ndim)] if dim is None else [dim]
     return x.amin(dims, keepdim), x.amax(dims, keepdim)
 
 
-def _grid(turn: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor:
-    """``torch.affine_grid_generator``: places of pixels, x first, turned and moved."""
+def _affine_grid(turn: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor:
+    """Return the positions of pixels, x first, under an affine map."""
     sizes = size[2:]
     by_place = turn[(slice(None), *[None] * len(sizes))].unbind(-1)
     grid = by_place[-1]
@@ -127,7 +118,7 @@ def _grid(turn: Tensor, size: Sequence[Any], align_corners: bool) -> Tensor:
     return grid
 
 
-def _pooled_1d(
+def _max_pool1d(
     x: Tensor,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
@@ -135,19 +126,18 @@ def _pooled_1d(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """``torch.max_pool1d``."""
     by = [[1, *([n] if isinstance(n, int) else n)] for n in (kernel, stride or kernel, dilation)]
     zeros = [0, *([padding] if isinstance(padding, int) else padding)]
     return torch.max_pool2d(x.unsqueeze(-2), by[0], by[1], zeros, by[2], ceil_mode).squeeze(-2)
 
 
-BY_US: Mapping[str, Callable[..., Any]] = {
-    "affine_grid_generator": _grid,
-    "aminmax": _extremes,
-    "max_pool1d": _pooled_1d,
-    "pairwise_distance": _distances,
-    "rot90": _turned,
-    "take_along_dim": _by_places,
-    "tensordot": _joined_dims,
+BY_TVAE: Mapping[str, Callable[..., Any]] = {
+    "affine_grid_generator": _affine_grid,
+    "aminmax": _aminmax,
+    "max_pool1d": _max_pool1d,
+    "pairwise_distance": _pairwise_distance,
+    "rot90": _rot90,
+    "take_along_dim": _take_along_dim,
+    "tensordot": _tensordot,
 }
-"""Those that PyTorch does not take apart, or with sizes as constants."""
+"""Operations that PyTorch does not decompose, or only with constant sizes."""
