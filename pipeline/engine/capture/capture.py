@@ -31,7 +31,7 @@ from tvae.pipeline.errors import UnsupportedOp, UsageError, in_module
 __all__ = ["capture", "is_transient"]
 
 _log = logging.getLogger("tvae")
-_SECONDS = 60.0
+_SECONDS = 30.0
 """Processor time of a symbolic capture, and of a concrete one. Expressions of sizes can grow with every layer."""
 
 
@@ -53,14 +53,14 @@ def capture(
     Raises UnsupportedOp where the model cannot be captured, and names the operation and its module.
     """
     entry = _Entry(module, fn, scalars or {})
-    pinned: Graph | None = None
+    pinned = False
     errors: list[Exception] = []
     try:
         try:
             graph = _symbolic(entry, inputs, rows, errors)
-            if graph.row_symbol is not None or graph.fixed is None:
+            if graph.fixed is None:
                 return graph
-            pinned = graph
+            pinned = True
         except TookTooLong as error:
             where = failing_line(module, error.__traceback__)
             why = f"torch.export takes more than {_SECONDS:.0f} s: expressions of sizes grow with every layer"
@@ -70,8 +70,8 @@ def capture(
         graph = _concrete(entry, inputs, rows)
         if graph is not None:
             return graph
-        if pinned is not None:
-            return pinned
+        if pinned:
+            return _symbolic(entry, inputs, rows, errors)  # again, as ``fn`` keeps what its last trace returned
         raise _refusal(module, errors) from errors[0]
     finally:
         entry.close()
@@ -148,7 +148,7 @@ def _symbolic(entry: _Entry, inputs: Sequence[Tensor], rows: int, errors: list[E
 
 
 def _concrete(entry: _Entry, inputs: Sequence[Tensor], rows: int) -> Graph | None:
-    """Capture at concrete sizes; None where that fails, or gives no rows to divide."""
+    """Capture at concrete sizes, those of the call last; None where that fails, or gives no rows to divide."""
     deadline = time.thread_time() + _SECONDS
     corners = Corners(inputs)
     examples = [corners.examples(*size) for size in corners.sizes]

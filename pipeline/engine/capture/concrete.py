@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.capture.dynamic_shapes import size_units
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Size
+from tvae.pipeline.engine.passes import simplify
 
 __all__ = ["Corners", "Different", "example_tensor", "unify"]
 
@@ -43,11 +44,9 @@ class Corners:
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """The height and width of each capture, without repetitions; the call's own come first."""
+        """The height and width of each capture, without repetitions; the call's own come last."""
         (height, width), (dh, dw) = self.units, self.steps
-        return [
-            *dict.fromkeys([(height, width), (height + dh, width), (height, width + dw), (height + dh, width + dw)])
-        ]
+        return [*dict.fromkeys((height + down, width + right) for down in (dh, 0) for right in (dw, 0))]
 
     def examples(self, height: int, width: int) -> list[Tensor]:
         """Return the inputs of a capture, without memory."""
@@ -61,18 +60,21 @@ class Corners:
 
 
 def unify(graphs: Sequence[Graph], sizes: Sequence[tuple[int, int]], rows: int) -> Graph:
-    """Return the graph with symbols ``h`` and ``w``, given the graph at each of these sizes.
+    """Return the graph with symbols ``h`` and ``w``, given the graph at each of these sizes, the call's own last.
 
     Raises Different where operations, or arguments other than integers, differ.
     """
+    graphs = [simplify(graph) for graph in graphs]  # constants that Python code has read are gone
     first = graphs[0]
     if any(len(graph.nodes) != len(first.nodes) or graph.outputs != first.outputs for graph in graphs):
         raise Different("the number of operations")
     if any(not _same_constants(first, graph) for graph in graphs[1:]):
         raise Different("constants")
     nodes = [_unify_nodes(nodes, sizes) for nodes in zip(*(graph.nodes for graph in graphs), strict=True)]
-    guards = [f"{symbol} == {n}" for symbol, n in zip("hw", sizes[0], strict=True)]
-    graph = replace(first, nodes=nodes, guards=guards, fixed=None)
+    own = dict(zip("hw", sizes[-1], strict=True))
+    # with these remainders, integer divisions give what they gave in the captures
+    guards = [f"{symbol} % {_STEP} == {n % _STEP}" for symbol, n in own.items()]
+    graph = replace(first, nodes=nodes, guards=guards, fixed=None, only=own)
     graph.row_symbol = graph.symbol_of(rows)
     return graph
 
@@ -124,8 +126,7 @@ def _unify_values(values: Sequence[Any], sizes: Sequence[tuple[int, int]]) -> An
 def _expression(values: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Size:
     """Return the expression a + b*h + c*w + d*h*w, with rational factors, that has these values at the corners."""
     at = dict(zip(sizes, values, strict=True))
-    (h, w) = sizes[0]
-    taller, wider = max(s[0] for s in sizes), max(s[1] for s in sizes)
+    (taller, wider), (h, w) = sizes[0], sizes[-1]
     base = at[h, w]
     by_h = Fraction(at[taller, w] - base, taller - h) if taller > h else Fraction(0)
     by_w = Fraction(at[h, wider] - base, wider - w) if wider > w else Fraction(0)

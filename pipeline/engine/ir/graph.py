@@ -107,6 +107,7 @@ class Graph:
     ``guards`` are boolean expressions over the size symbols that must hold for the graph to be the model's own
     behaviour at that size. ``row_symbol`` is the symbol of the tiled axis, None when the capture ``fixed`` it.
     ``copied``, which is known after a capture alone: operations that may give views and gave copies.
+    ``only``: the only sizes at which the graph is the model's own, by symbol; None where the guards alone decide.
     """
 
     nodes: list[Node]
@@ -117,6 +118,7 @@ class Graph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     fixed: Constant | None = None
     copied: frozenset[int] = frozenset()
+    only: dict[str, int] | None = None
 
     @cached_property
     def readers(self) -> Counter[int]:
@@ -157,7 +159,7 @@ class Graph:
             fits = all(evaluate(d, sizes) == n for d, n in pairs)
         except (NameError, ZeroDivisionError):
             return None
-        return sizes if fits and self.serves(sizes) else None
+        return sizes if fits and self.only in (None, sizes) and self.serves(sizes) else None
 
     def serves(self, sizes: Sizes) -> bool:
         """Do the guards hold at these sizes?"""
@@ -174,6 +176,7 @@ class Graph:
                 "row_symbol": self.row_symbol,
                 "constants": {k: _tensor_out(t) for k, t in self.constants.items()},
                 "fixed": self.fixed and [self.fixed.op, self.fixed.module],
+                "only": self.only,
             }
         )
 
@@ -189,6 +192,7 @@ class Graph:
             doc["row_symbol"],
             {k: _tensor_in(t) for k, t in doc["constants"].items()},
             Constant(*doc["fixed"]) if doc["fixed"] else None,
+            only=doc["only"],
         )
         graph.check()
         return graph

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tvae.pipeline.engine.capture.factories import SymbolicFactories
-from tvae.pipeline.engine.capture.interpolated import interpolated_as
+from tvae.pipeline.engine.capture.autocast import interpolation_dtype
+from tvae.pipeline.engine.capture.trace_mode import TraceMode
 
 MODES: list[tuple[int, dict[str, Any]]] = [
     *((n, {"mode": mode}) for n in (1, 2, 3) for mode in ("nearest", "nearest-exact", "area")),
@@ -35,9 +35,9 @@ def test_the_type_is_the_dispatchers(dims: int, how: dict[str, Any], dtype: torc
         for device in ("cuda", "cpu"):
             x = torch.empty(1, 4, *[8] * dims, device=device, dtype=dtype)
             want = F.interpolate(x, scale_factor=2.0, **how).dtype
-            assert interpolated_as(x, **how) == want
+            assert interpolation_dtype(x, **how) == want
             assert autocast or want == dtype
-            with SymbolicFactories(torch.nn.Module(), lambda: None):
+            with TraceMode(torch.nn.Module(), lambda: None):
                 by_place = [how["mode"], None, None, how.get("antialias", False)]
                 assert F.interpolate(x, None, 2.0, *by_place).dtype == want
                 assert F.interpolate(input=x, scale_factor=2.0, **how).dtype == want

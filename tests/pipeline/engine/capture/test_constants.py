@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.capture.made_constant import _pins
+from tvae.pipeline.engine.capture.constants import _pins
 from tvae.pipeline.errors import UnsupportedOp
 
 H, W = sympy.symbols("h w", integer=True, positive=True)

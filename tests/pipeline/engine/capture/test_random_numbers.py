@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.errors import UnsupportedOp
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -21,7 +19,6 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "random.choice": lambda: random.choice([1.0, 2.0]),
     "numpy.random.rand": lambda: float(np.random.rand()),
     "numpy.random.normal": lambda: np.random.normal(0, 1, 4).tolist()[0],
-    "numpy.random.default_rng": lambda: float(np.random.default_rng().random()),
 }
 SAME: dict[str, Callable[[], Any]] = {
     "a seed": lambda: float(np.random.default_rng(7).random()),
@@ -62,15 +59,6 @@ def test_numbers_that_are_the_same_in_every_call(name: str) -> None:
     assert float((TiledVAE(model, "cpu", strip=4).encode(x) - want).norm() / want.norm()) < 1e-5
 
 
-def test_other_threads_draw_on() -> None:
-    found: list[float] = []
-    with refusing_draws(nn.Module()):
-        thread = threading.Thread(target=lambda: found.extend([random.random(), float(np.random.rand())]))
-        thread.start()
-        thread.join(20)
-    assert len(found) == 2
-
-
 def of_its_own(model: Any, h: Tensor) -> Tensor:
     return h + torch.randn(h.shape, generator=torch.Generator().manual_seed(4))
 
@@ -86,11 +74,6 @@ def in_place(model: Any, h: Tensor) -> Tensor:
 def seeded(model: Any, h: Tensor) -> Tensor:
     torch.manual_seed(4)
     return h + torch.randn_like(h)
-
-
-def forked(model: Any, h: Tensor) -> Tensor:
-    with torch.random.fork_rng(devices=[]):
-        return h + torch.randn_like(h)
 
 
 class Noisy(nn.Module):
@@ -119,7 +102,6 @@ OWN = {
     kept: "torch.rand",
     in_place: "torch.normal_",
     seeded: "torch.manual_seed",
-    forked: "torch.random.fork_rng",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tvae.pipeline.engine.capture.shortcuts.plain_shapes import plain_shape
+from tvae.pipeline.engine.capture.shortcuts import plain_shape
 
 aten = torch.ops.aten
 

@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from slow_but import slow_but
 from tiny_vaes import TINY
 from torch import Tensor, nn
 from torch.utils._traceback import CapturedTraceback
 
 from tvae.pipeline.engine.capture import capture as capturing
-from tvae.pipeline.engine.capture import export_settings
 from tvae.pipeline.engine.capture.capture import capture
-from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
-from tvae.pipeline.engine.capture.shortcuts import known_shapes
+from tvae.pipeline.engine.capture.exporter import exporting
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
@@ -116,15 +113,7 @@ def test_the_graph_is_the_exporters_own(
 @pytest.mark.long
 def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Loop(), torch.randn(1, 4, 5, 12, 10)
-    found: list[Any] = []
-    again = known_shapes._again
-    monkeypatch.setattr(known_shapes, "_again", lambda *args: found.append(args) or again(*args))
-    plain: list[Any] = []
-    look = known_shapes.plain_shape
-    monkeypatch.setattr(known_shapes, "plain_shape", lambda *args: plain.append(look(*args)) or plain[-1])
     ours = capture(module, module.forward, [x])
-    assert len(found) > 100  # of some 200 operations
-    assert sum(shape is not None for shape in plain) > 5  # on shapes that are new
     monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
     theirs = capture(module, module.forward, [x])
     _same(ours, theirs, [(1, 4, 5, 12, 10), (1, 4, 5, 40, 24), (1, 4, 5, 7, 33), (1, 4, 5, 1, 9)])
@@ -197,28 +186,6 @@ def test_every_family(family: str, side: Side, monkeypatch: pytest.MonkeyPatch) 
         assert all(map(torch.equal, _computed(ours, module, x), _computed(theirs, module, x)))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
-def test_switched_off_it_gives_the_same_graph_and_numbers(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = TINY["AutoencoderKL"]
-    module = tiny.build()
-
-    def run(x: Tensor) -> list[Tensor]:
-        return flatten(call_reference(module, side, x, **tiny.extra(side)))[0]
-
-    x, y = tiny.input(side, 8, 12), tiny.input(side, 24, 16)
-    with torch.no_grad(), reference_mode(module):
-        ours, want = capture(module, run, [x]), run(y)
-        monkeypatch.setenv("TVAE_PLAIN_EXPORT", "1")
-        for name in ("known_shapes", "fewer_notes"):
-            monkeypatch.setattr(export_settings, name, lambda: pytest.fail("switched off"))
-        plain = capture(module, run, [x])
-    _same(ours, plain, [tuple(x.shape), tuple(y.shape)])
-    found = _computed(plain, module, y)
-    assert all(map(torch.equal, found, _computed(ours, module, y)))
-    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
-
-
 def _computed(graph: Graph, module: nn.Module, x: Tensor) -> list[Tensor]:
     """In strips."""
     graph = simplify(graph)
@@ -227,22 +194,6 @@ def _computed(graph: Graph, module: nn.Module, x: Tensor) -> list[Tensor]:
     program = lower(graph, sizes, x.device)
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}  # also those that are not saved
     return execute(schedule(program, 5), [x], {**weights, **graph.constants})
-
-
-@pytest.mark.parametrize(("value", "takes"), [(None, True), ("", True), ("0", True), ("1", False), ("yes", False)])
-def test_the_switch(value: str | None, takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TVAE_PLAIN_EXPORT", raising=False)
-    if value is not None:
-        monkeypatch.setenv("TVAE_PLAIN_EXPORT", value)
-    assert takes_shortcuts() == takes
-
-
-def test_a_release_that_is_built_otherwise_is_captured_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = Norms(), torch.randn(1, 8, 12, 10)
-    ours = capture(module, lambda x: [module(x)], [x])
-    monkeypatch.setattr(known_shapes, "_again", lambda *_: 1 / 0)
-    monkeypatch.setattr(known_shapes, "_copy_of", lambda *_: 1 / 0)
-    _same(ours, capture(module, lambda x: [module(x)], [x]), [(1, 8, 12, 10), (1, 8, 7, 33)])
 
 
 def test_sizes_that_depend_on_values_are_found_each_time() -> None:

@@ -11,7 +11,7 @@ from small_functions import captured, run
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.capture.taken_apart import BY_PYTORCH, BY_US
+from tvae.pipeline.engine.capture.decompositions import BY_PYTORCH, BY_TVAE
 from tvae.pipeline.engine.passes import simplify
 
 Fn = Callable[[Tensor], Tensor]
@@ -97,7 +97,7 @@ def _scaled(x: Tensor) -> Tensor:
 
 
 def test_each_is_called_by_a_test() -> None:
-    assert set(CALLS) == BY_PYTORCH | set(BY_US)
+    assert set(CALLS) == BY_PYTORCH | set(BY_TVAE)
 
 
 @pytest.mark.parametrize("name", CALLS)
