@@ -21,7 +21,7 @@ from torch.export import Dim
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.capture import capture as capturing
-from tvae.pipeline.engine.capture.export_settings import exporting
+from tvae.pipeline.engine.capture.exporter import exporting
 
 KL = TINY["AutoencoderKL"]
 PLACES = [

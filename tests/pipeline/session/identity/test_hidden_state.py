@@ -170,12 +170,6 @@ def test_a_generator_that_every_call_seeds() -> None:
     assert float((TiledVAE(model, "cpu", strip=4).encode(x) - want).norm() / want.norm()) < 1e-5
 
 
-@torch.no_grad()
-def test_numbers_of_the_system() -> None:
-    with pytest.raises(UnsupportedOp, match="SystemRandom"):
-        TiledVAE(Draws(lambda rng: rng.random(), random.SystemRandom()).eval(), "cpu").encode(torch.randn(1, 3, 9, 8))
-
-
 def test_states_are_told_and_put_back() -> None:
     made = [random.Random(1), np.random.default_rng(1), np.random.RandomState(1), np.random.MT19937(1)]
     for rng in made:

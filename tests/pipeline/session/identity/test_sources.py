@@ -233,7 +233,7 @@ def test_our_own_part_of_a_key_leaves_out_nothing_that_a_capture_runs() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["engine.capture.export_settings", "engine.capture.shortcuts.plain_shapes", "models.families.wan", "engine.lower"],
+    ["engine.capture.exporter", "engine.capture.shortcuts", "models.families.wan", "engine.lower"],
 )
 def test_our_own_digest_is_that_of_our_sources(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, read = sources.own_digest(), sources._read
