@@ -67,9 +67,9 @@ def capture(
             errors.append(UnsupportedOp(where.op, where.module, why, whole=False, may_pass=True))
         except _Failed:
             pass
-        graph = _concrete(entry, inputs, rows)
-        if graph is not None:
-            return graph
+        unified = _concrete(entry, inputs, rows)
+        if unified is not None:
+            return unified
         if pinned:
             return _symbolic(entry, inputs, rows, errors)  # again, as ``fn`` keeps what its last trace returned
         raise _refusal(module, errors) from errors[0]
