@@ -41,7 +41,7 @@ from tvae.pipeline.session.callers_module import (
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.devices_of_call import DeviceName, devices_of_call
 from tvae.pipeline.session.graph_cache import fits_weights
-from tvae.pipeline.session.identity.module_identity import Identity
+from tvae.pipeline.session.identity.identity import Identity
 from tvae.pipeline.session.numbers_read import NumbersRead, numbers_covered
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
@@ -272,7 +272,7 @@ class TiledVAE(InPlaceOf):
                 fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),
                 still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,
-                numbers=partial(numbers_covered, vae, identity.numbers),
+                numbers=partial(numbers_covered, vae, identity.scalars),
             )
             preset = self._preset(device)
             strip, fixed, share = self._strip or preset.strip_rows, self._strip is not None, preset.memory_share

@@ -20,8 +20,7 @@ from typing import Any
 from tvae.kernels.cache import cache_folder, is_private
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.files.checked import read_bytes
-from tvae.pipeline.session.identity import library
-from tvae.pipeline.session.identity.sources import own_digest
+from tvae.pipeline.session.identity.sources import own_digest, versions
 from tvae.pipeline.session.outputs.spec import Spec, checked, importable
 
 __all__ = ["GraphStore", "fits_weights", "graph_key"]
@@ -90,7 +89,7 @@ class GraphStore:
 
 def graph_key(model: str, facts: Mapping[str, Any]) -> str:
     """Digest of everything a capture depends on. model: its identity; facts: what else the capture bakes in."""
-    doc = {"model": model, "tvae": own_digest(), "libraries": library.versions(), **facts}
+    doc = {"model": model, "tvae": own_digest(), "libraries": versions(), **facts}
     return hashlib.sha256(json.dumps(doc, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture.scalar_weights import scalar_weights
 from tvae.pipeline.errors import UnsupportedOp
-from tvae.pipeline.session.identity.module_identity import Identity, identity_of
+from tvae.pipeline.session.identity.identity import Identity, identity_of
 
 __all__ = ["NumbersRead", "numbers_covered"]
 
@@ -38,9 +38,9 @@ class NumbersRead:
 
     def identity(self, model: nn.Module, known: Identity | None, release: Callable[[], None]) -> Identity:
         """Of the model as it is now. known: as it was. release: called where it is another."""
-        if known is None or known.numbers != self.found or not known.unchanged():
+        if known is None or known.scalars != self.found or not known.unchanged():
             release()
-            known = identity_of(model, numbers=self.found).evaluated()
+            known = identity_of(model, scalars=self.found).evaluated()
         return known
 
 

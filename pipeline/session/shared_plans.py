@@ -19,8 +19,7 @@ from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.choose_plan import ChosenPlan, choose_plan
-from tvae.pipeline.session.identity.library import versions
-from tvae.pipeline.session.identity.sources import own_digest
+from tvae.pipeline.session.identity.sources import own_digest, versions
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.shared_run import SharedRun, shared_plan
 from tvae.pipeline.session.strip_heights import unit_of_bands

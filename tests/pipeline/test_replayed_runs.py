@@ -12,7 +12,7 @@ from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.session.identity.module_identity import Identity
+from tvae.pipeline.session.identity.identity import Identity
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.session.session import Session
 

@@ -1,258 +1,167 @@
-"""Digests of source files, found without importing anything.
+"""Digests of the source files that a model's classes come from, and of tvae's own.
 
-What a class computes is written in the file that defines it and in the files that this file imports from. Files of the
-same top-level package are followed; for a module that is a plain file, such as ``vae.py``, those beside it. Imports are
-read from the text, those inside functions too; what ``importlib.import_module`` loads is not seen. The ``__init__.py``
-of a package that merely holds a module adds its text. A name that is imported from a package is looked up in the import
-lines of its ``__init__.py``, those for type checkers included: packages that load lazily keep them there.
+An installed package counts by its version and by the files of the classes themselves. Of a package that is not
+installed (a research repository, a script and the files beside it) every Python file counts, and so do the packages of
+that kind that it imports.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
+import platform
 import re
 import sys
-from bisect import bisect
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-__all__ = ["closure_digests", "import_closure", "import_closure_digest", "own_digest", "package_version"]
+import numpy as np
+import torch
 
-_FAMILIES = Path(__file__).parents[2] / "models" / "families"
-_CAPTURE = (
-    "tvae.pipeline.session.captures",
-    *(f"tvae.pipeline.models.families.{path.stem}" for path in sorted(_FAMILIES.glob("*.py")) if path.stem[0] != "_"),
-)
-"""Where the part of a key that covers tvae's own code begins: what captures, and what gives it functions to capture."""
+__all__ = ["home_of", "is_library", "own_digest", "package_version", "source_digest", "stored_key", "versions"]
 
-_WORD = re.compile(rb"import\b[ \t]*")
-_BEFORE = re.compile(rb"(?:[^\n'\"#]*[;:])?[ \t]*(from[ \t]*(\.*)[ \t]*([\w.]*)[ \t]*)?")
-_NAMES = re.compile(rb"\(((?:[^)#]|#[^\n]*)*)\)|((?:\\\r?\n|[^\n;#])*)")
-_CHECKED = re.compile(rb"^if [^\n]*\bTYPE_CHECKING\b[^\n]*\n(?:(?:[ \t][^\n]*|#[^\n]*|\r?)\n)*", re.MULTILINE)
-_QUOTES = re.compile(rb"\"\"\"")
-_COMMENT = re.compile(rb"#[^\n]*|\\\r?\n")
+_TVAE = Path(__file__).parents[3]
+_OWN = ("pipeline/engine", "pipeline/models", "pipeline/session")
+"""Folders of tvae whose code decides what a graph holds."""
+_MOST_FILES = 2000
+"""Files of a package that are read; a larger one has no digest."""
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 
 
-class _Import(NamedTuple):
-    """One import. dots: how many lead. names: what is imported and what it is called; none for ``import module``."""
-
-    dots: int
-    module: str
-    names: tuple[tuple[str, str], ...] = ()
-
-
-class _File(NamedTuple):
-    """lazy: the imports that only a type checker runs."""
-
-    digest: bytes
-    imports: tuple[_Import, ...]
-    lazy: tuple[_Import, ...]
-
-
-class _Place(NamedTuple):
-    """Where a module is: its file, and the folders of its submodules where it is a package."""
-
-    file: Path | None
-    folders: tuple[Path, ...] = ()
-
-
-def import_closure_digest(module: str) -> str | None:
-    """Digest of a module's file, of every file of its package that it comes to import, and of the package's version.
-
-    module: dotted name, such as ``diffusers.models.autoencoders.autoencoder_kl``. None where there is no source to be
-    read. Read once in the life of a process: what it has imported does not change when a file does.
-    """
-    return closure_digests(frozenset((module,))).get(module.partition(".")[0])
-
-
-@lru_cache(maxsize=256)
-def closure_digests(modules: frozenset[str]) -> dict[str, str]:
-    """The same of several modules, one digest for each top-level package; modules without a source add nothing."""
-    found = {}
-    for root in sorted({name.partition(".")[0] for name in modules}):
-        files = import_closure(*sorted(name for name in modules if name.partition(".")[0] == root))
-        if files:
-            digest = hashlib.sha256(package_version(root).encode())
-            for name, path in sorted(files.items()):
-                digest.update(name.encode() + b"\0" + _read(path).digest)
-            found[root] = digest.hexdigest()
-    return found
-
-
-def own_digest() -> str:
-    """Our own part of a graph's key: the version of tvae and all of its sources that a capture runs through."""
-    return closure_digests(frozenset(_CAPTURE))["tvae"]
+def versions() -> dict[str, str]:
+    """Return the versions that every graph depends on."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "diffusers": package_version("diffusers"),
+    }
 
 
 @lru_cache(maxsize=256)
 def package_version(package: str) -> str:
-    """The version of an installed package; ``none`` for what was not installed as one."""
+    """Return the version of an installed package, or ``none``."""
     try:
         return importlib.metadata.version(package)
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return "none"
 
 
-def import_closure(*modules: str) -> dict[str, Path]:
-    """The files that these modules of one package come to import, by dotted name; those without a source add none."""
-    closure = _Closure(modules[0].partition(".")[0])
-    for module in modules:
-        if closure.has_source(module):
-            closure.follow(module)
-    return closure.files
+@lru_cache(maxsize=4096)
+def is_library(module: str) -> bool:
+    """Return whether a module belongs to PyTorch, NumPy or Python, which count by their versions."""
+    root = module.partition(".")[0]
+    return root in ("torch", "numpy") or root in sys.stdlib_module_names
 
 
-class _Closure:
-    """Collects files. Nothing is looked up twice, so cycles end."""
+def source_digest(modules: Iterable[str]) -> str | None:
+    """Return a digest of the sources of modules of this process; None where one has no readable source."""
+    parts = sorted({name for name in modules if not is_library(name)})
+    digests = [_module_digest(name) for name in parts]
+    if None in digests:
+        return None
+    return hashlib.sha256(json.dumps([parts, digests]).encode()).hexdigest()
 
-    def __init__(self, root: str) -> None:
-        self.files: dict[str, Path] = {}
-        self._places: dict[str, _Place | None] = {}
-        self._followed, self._asked = set[str](), set[tuple[str, str]]()
-        self._root = root
-        top = self._place(root)
-        plain = top is not None and top.file is not None and not top.folders
-        beside = top.file.parent if top is not None and top.file is not None and plain else None
-        self._beside = None if beside is None or beside.name in ("site-packages", "dist-packages") else beside
 
-    def has_source(self, module: str) -> bool:
-        """Is there a file to be read?"""
-        place = self._place(module)
-        return place is not None and place.file is not None
+@lru_cache(maxsize=1)
+def own_digest() -> str:
+    """Return a digest of tvae's version and of its sources that decide what a graph holds."""
+    digest = hashlib.sha256(package_version("tvae").encode())
+    for folder in _OWN:
+        for path in _python_files(_TVAE / folder):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
-    def follow(self, module: str) -> None:
-        """Add a module and all that its import lines reach."""
-        todo = [module]
-        while todo:
-            name = todo.pop()
-            place = self._place(name)
-            if name in self._followed or place is None:
+
+def home_of(class_name: str) -> str:
+    """Return the module in which diffusers defines an autoencoder, without importing diffusers."""
+    spec = find_spec("diffusers")
+    folder = Path(spec.origin).parent / "models" / "autoencoders" if spec and spec.origin else None
+    for file in sorted(folder.glob("*.py")) if folder else []:
+        if f"\nclass {class_name}(" in file.read_text(encoding="utf-8"):
+            return f"diffusers.models.autoencoders.{file.stem}"
+    return "diffusers"
+
+
+def stored_key(module: str, facts: Mapping[str, Any]) -> str | None:
+    """Return the identity of a model on disk, without importing its class; None where that has no readable source.
+
+    Args:
+        module: where the class is defined, from ``home_of``.
+        facts: its name, configuration and the shapes of its weights.
+    """
+    spec = find_spec("diffusers")
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    source = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    doc = {"versions": versions(), "source": source, **facts}
+    return hashlib.sha256(json.dumps(doc, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _module_digest(name: str) -> str | None:
+    """Return a digest of a module's file, or of its whole package where that is not installed."""
+    root = name.partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py") or not Path(file).is_file():
+        return None
+    digest = hashlib.sha256(package_version(root).encode() + Path(file).read_bytes())
+    if not _is_installed(Path(file)):
+        files = _own_files(root, Path(file))
+        if len(files) > _MOST_FILES:
+            return None
+        for path in files:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _own_files(root: str, file: Path) -> list[Path]:
+    """Return the files of a package that is not installed, and of others of that kind that it imports."""
+    files: dict[Path, None] = {}
+    pending, seen = [(root, file)], set[str]()
+    while pending and len(files) <= _MOST_FILES:
+        name, origin = pending.pop()
+        seen.add(name)
+        for path in _files_of(name, origin):
+            if path in files:
                 continue
-            self._followed.add(name)
-            self._keep(name)
-            for line in _read(place.file).imports if place.file else ():
-                todo += self._reached(name, place, line)
-
-    def _keep(self, name: str) -> None:
-        """Add a module's file, and those of the packages around it: they run first."""
-        while name and name not in self.files:
-            place = self._place(name)
-            if place is not None and place.file is not None:
-                self.files[name] = place.file
-            name = name.rpartition(".")[0]
-
-    def _reached(self, name: str, place: _Place, line: _Import) -> list[str]:
-        """The modules that one import line of a module reaches."""
-        base = line.module
-        if line.dots:
-            package = name.split(".") if place.folders else name.split(".")[:-1]
-            base = ".".join([*package[: len(package) - line.dots + 1], *filter(None, [line.module])])
-        if not self._ours(base):
-            return []
-        return [m for wanted, _ in line.names for m in self._holding(base, wanted)] if line.names else [base]
-
-    def _ours(self, name: str) -> bool:
-        root = name.partition(".")[0]
-        return root == self._root or (self._beside is not None and self._place(root) is not None)
-
-    def _holding(self, base: str, wanted: str) -> list[str]:
-        """The modules that ``from base import wanted`` takes the name from."""
-        if (base, wanted) in self._asked:
-            return []
-        self._asked.add((base, wanted))
-        place, inner = self._place(base), f"{base}.{wanted}"
-        if place is None or not place.folders or wanted == "*":
-            return [base]
-        if self._place(inner) is not None:
-            return [inner]
-        self._keep(base)
-        if place.file is None or wanted.startswith("__"):
-            return []
-        imports = _read(place.file).imports + _read(place.file).lazy
-        given = [i._replace(names=((name, called),)) for i in imports for name, called in i.names if called == wanted]
-        stars = [i for i in imports if ("*", "*") in i.names]
-        found = [m for line in given or stars for m in self._reached(base, place, line)]
-        return found if given else [base, *found]
-
-    def _place(self, name: str) -> _Place | None:
-        if name not in self._places:
-            self._places[name] = self._locate(name)
-        return self._places[name]
-
-    def _locate(self, name: str) -> _Place | None:
-        parent, _, last = name.rpartition(".")
-        if not parent and name != self._root:
-            return _in_folder(self._beside, name) if self._beside is not None else None
-        around = self._place(parent) if parent else None
-        if not parent or (around is not None and around.file is None and not around.folders):
-            return _by_finders(name)
-        found = (_in_folder(folder, last) for folder in around.folders) if around is not None else iter(())
-        inside = next(filter(None, found), None)
-        if inside is None and around is not None and around.folders and parent == self._root and parent in sys.modules:
-            return _by_finders(name)  # which may know parts of a package from other folders, and imports its first name
-        return inside
+            files[path] = None
+            for imported in {word.decode() for word in _IMPORT.findall(path.read_bytes())} - seen:
+                seen.add(imported)
+                if (place := _own_origin(imported)) is not None:
+                    pending.append((imported, place))
+    return sorted(files)
 
 
-def _in_folder(folder: Path, name: str) -> _Place | None:
-    package = folder / name
-    if (file := package / "__init__.py").is_file():
-        return _Place(file, (package,))
-    if (file := folder / f"{name}.py").is_file():
-        return _Place(file)
-    return _Place(None, (package,)) if package.is_dir() and name.isidentifier() else None
+def _files_of(root: str, file: Path) -> list[Path]:
+    """Return the files of the top-level package that a file belongs to, or those beside a single file."""
+    packages = [parent for parent in file.parents if parent.name == root]
+    return _python_files(packages[-1]) if packages else sorted(file.parent.glob("*.py"))
 
 
-@lru_cache(maxsize=256)
-def _by_finders(name: str) -> _Place | None:
-    """A module that needs no import to be found: a top-level one, or part of a package without a file of its own."""
-    if name == "__main__":
-        file = getattr(sys.modules[name], "__file__", None)
-        return _Place(Path(file)) if file and Path(file).is_file() else None
+def _own_origin(name: str) -> Path | None:
+    """Return the file of a top-level module that is neither a library's nor installed."""
+    if is_library(name):
+        return None
     try:
         spec = find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return None
-    if spec is None:
-        return None
-    if spec.submodule_search_locations is not None and spec.origin is None:
-        return _Place(None)  # a namespace package: the finders may know its parts from other folders
-    if not spec.origin or not spec.origin.endswith(".py") or not Path(spec.origin).is_file():
-        return None
-    return _Place(Path(spec.origin), tuple(map(Path, spec.submodule_search_locations or ())))
+    file = Path(spec.origin) if spec is not None and spec.origin else None
+    return file if file is not None and file.suffix == ".py" and not _is_installed(file) else None
 
 
-@lru_cache(maxsize=4096)
-def _read(path: Path) -> _File:
-    text = path.read_bytes()
-    lazy = b"".join(_CHECKED.findall(text)) if b"TYPE_CHECKING" in text else b""
-    run = _CHECKED.sub(b"", text) if lazy else text
-    return _File(hashlib.sha256(text).digest(), tuple(_imports(run)), tuple(_imports(lazy)))
+def _python_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
 
 
-def _imports(text: bytes) -> Iterator[_Import]:
-    quotes = [found.start() for found in _QUOTES.finditer(text)]
-    if len(quotes) % 2:  # one of them is part of another expression: do not treat it as a docstring
-        quotes = []
-    for word in _WORD.finditer(text):
-        start = text.rfind(b"\n", 0, word.start()) + 1
-        before = _BEFORE.fullmatch(text, start, word.start())
-        if before is None or (text[start : start + 1].isspace() and bisect(quotes, start) % 2):
-            continue  # a comment, a name, or an example in a docstring
-        given, dots, module = before.groups()
-        listed = _NAMES.match(text, word.end())
-        names = _names((listed[1] or listed[2]) if listed else b"")
-        if given is not None:
-            yield _Import(len(dots), module.decode(errors="replace"), tuple(names))
-        else:
-            yield from (_Import(0, name) for name, _ in names)
-
-
-def _names(text: bytes) -> Iterator[tuple[str, str]]:
-    for part in _COMMENT.sub(b" ", text).decode(errors="replace").split(","):
-        words = part.split()
-        if len(words) in (1, 3):
-            yield words[0], words[-1]
+def _is_installed(file: Path) -> bool:
+    """Return whether a file belongs to an installed package or to Python."""
+    library = sysconfig.get_paths()["stdlib"]
+    return any(part in ("site-packages", "dist-packages") for part in file.parts) or str(file).startswith(library)

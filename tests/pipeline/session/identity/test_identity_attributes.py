@@ -13,8 +13,7 @@ from tiny_vaes import TINY
 from torch import nn
 
 from tvae.pipeline.models.reference import BLENDED
-from tvae.pipeline.session.identity.module_identity import identity_of
-from tvae.pipeline.session.identity.tree import NO_PART
+from tvae.pipeline.session.identity.identity import NO_RESULT, identity_of
 
 
 @cache
@@ -25,7 +24,7 @@ def built(name: str) -> tuple[nn.Module, list[tuple[nn.Module, str]], str]:
         (part, attribute)
         for part in model.modules()
         for attribute in sorted(vars(part))
-        if attribute not in NO_PART and not (part is model and attribute in BLENDED)
+        if attribute not in NO_RESULT and not (part is model and attribute in BLENDED)
     ]
     return model, places, identity_of(model).digest
 

@@ -13,7 +13,7 @@ from swapped import louder, swapped
 from tiny_vaes import TINY
 from torch import Tensor, nn
 
-from tvae.pipeline.session.identity.module_identity import identity_of
+from tvae.pipeline.session.identity.identity import identity_of
 
 Change = Callable[[nn.Module], Iterator[None]]
 
@@ -76,12 +76,6 @@ def pre_hook(model: nn.Module) -> Iterator[None]:
     handle.remove()
 
 
-def global_hook(model: nn.Module) -> Iterator[None]:
-    handle = nn.modules.module.register_module_forward_hook(lambda part, args, out: None)
-    yield
-    handle.remove()
-
-
 def decoder_forward(model: nn.Module) -> Iterator[None]:
     with swapped(model.decoder, "forward", louder(model.decoder.forward)):
         yield
@@ -89,65 +83,6 @@ def decoder_forward(model: nn.Module) -> Iterator[None]:
 
 def vae_decode(model: nn.Module) -> Iterator[None]:
     with swapped(model, "_decode", MethodType(lambda self, z, return_dict=True: (z * 2,), model)):
-        yield
-
-
-def class_forward(model: nn.Module) -> Iterator[None]:
-    from diffusers.models.resnet import ResnetBlock2D
-
-    with swapped(ResnetBlock2D, "forward", louder(ResnetBlock2D.forward)):
-        yield
-
-
-def class_attribute(model: nn.Module) -> Iterator[None]:
-    with swapped(type(model), "_decode", louder(type(model)._decode)):
-        yield
-
-
-def class_call_added(model: nn.Module) -> Iterator[None]:
-    from diffusers.models.resnet import ResnetBlock2D
-
-    with swapped(ResnetBlock2D, "__call__", louder(nn.Module.__call__)):
-        yield
-
-
-def torch_layer_forward(model: nn.Module) -> Iterator[None]:
-    with swapped(nn.Conv2d, "_conv_forward", louder(nn.Conv2d._conv_forward)):
-        yield
-
-
-def torch_function(model: nn.Module) -> Iterator[None]:
-    with swapped(nn.functional, "interpolate", louder(nn.functional.interpolate)):
-        yield
-
-
-def torch_function_of_a_layer(model: nn.Module) -> Iterator[None]:
-    with swapped(nn.functional, "group_norm", louder(nn.functional.group_norm)):
-        yield
-
-
-def torch_function_for_another(model: nn.Module) -> Iterator[None]:
-    with swapped(nn.functional, "interpolate", nn.functional.grid_sample):
-        yield
-
-
-def tensor_method(model: nn.Module) -> Iterator[None]:
-    with swapped(Tensor, "chunk", louder(Tensor.chunk)):
-        yield
-
-
-def helper_in_a_module(model: nn.Module) -> Iterator[None]:
-    from diffusers.models import downsampling, upsampling
-
-    assert downsampling.F is nn.functional
-    with swapped(upsampling, "is_torch_version", lambda operation, version: False):
-        yield
-
-
-def name_in_a_module(model: nn.Module) -> Iterator[None]:
-    from diffusers.models.autoencoders import autoencoder_kl
-
-    with swapped(autoencoder_kl, "DiagonalGaussianDistribution", lambda moments: moments):
         yield
 
 
@@ -225,9 +160,7 @@ def class_of_a_layer(model: nn.Module) -> Iterator[None]:
 
 CHANGES: list[Change] = [
     *(padding_mode, conv_act, eps, num_groups, output_scale_factor, forward_hook, forward_hook_with_kwargs, pre_hook),
-    *(global_hook, decoder_forward, vae_decode, class_forward, class_attribute, class_call_added, torch_layer_forward),
-    *(torch_function, torch_function_of_a_layer, torch_function_for_another, tensor_method, helper_in_a_module),
-    *(name_in_a_module, attention_processor, inside_a_processor, nested_container, weight_norm, compiled),
+    *(decoder_forward, vae_decode, attention_processor, inside_a_processor, nested_container, weight_norm, compiled),
     *(type_of_weights, layer_removed, order_of_layers, class_of_a_layer),
     pytest.param(old_weight_norm, marks=pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")),
 ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tvae.pipeline.session.identity.module_identity import identity_of
+from tvae.pipeline.session.identity.identity import identity_of
 
 
 def sdxl() -> nn.Module:

@@ -9,7 +9,7 @@ import pytest
 from tiny_vaes import TINY
 from torch import nn
 
-from tvae.pipeline.session.identity.module_identity import identity_of
+from tvae.pipeline.session.identity.identity import identity_of
 
 peft = pytest.importorskip("peft")
 

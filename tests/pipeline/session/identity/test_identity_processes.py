@@ -13,7 +13,7 @@ import pytest
 MODEL = """
 import sys; sys.path[:0] = {path!r}
 from tiny_vaes import TINY
-from tvae.pipeline.session.identity.module_identity import identity_of
+from tvae.pipeline.session.identity.identity import identity_of
 {before}
 model = TINY["AutoencoderKL"].build()
 {after}
@@ -61,7 +61,7 @@ class Block(nn.Module):
 }
 OWN = """
 from vae import Vae
-from tvae.pipeline.session.identity.module_identity import identity_of
+from tvae.pipeline.session.identity.identity import identity_of
 found = identity_of(Vae())
 print(found.digest, found.portable)
 """
@@ -86,7 +86,7 @@ def test_a_model_of_ones_own_in_several_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_of_no_file_is_told_by_its_code() -> None:
-    text = USERS_OWN["blocks.py"] + "from tvae.pipeline.session.identity.module_identity import identity_of\n"
+    text = USERS_OWN["blocks.py"] + "from tvae.pipeline.session.identity.identity import identity_of\n"
     text += "found = identity_of(Block())\nprint(found.digest, found.portable)\n"
     same, again, other = [printed(started(t, 6, "")) for t in (text, text, text.replace("2.0", "3.0"))]
     assert same == again != other
