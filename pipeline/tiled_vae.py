@@ -126,6 +126,7 @@ class TiledVAE(InPlaceOf):
         self._peers = None if group is None else Peers(group, gather=gather)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
+        self._refreshed = False
         self._named: dict[str, Tensor] | None = None
         self._sessions: OrderedDict[Any, Session | SeveralDevices] = OrderedDict()
         self._told_of_tiling, self._numbers = False, NumbersRead()
@@ -169,10 +170,13 @@ class TiledVAE(InPlaceOf):
         return type(self.vae).forward(self, *args, **kwargs)
 
     def refresh(self) -> None:
-        """Forget everything about the model, for a change that cannot be seen from outside: in a file that it reads."""
+        """Forget the model, after a change that calls do not see: in a patched function, a global, or a file.
+
+        Graphs on disk may be of the model before such a change: this object no longer reads or writes any.
+        """
         with self._lock:
             self.release()
-            self._identity = None
+            self._identity, self._refreshed = None, True
             self._sessions.clear()
 
     def release(self) -> None:
@@ -262,7 +266,7 @@ class TiledVAE(InPlaceOf):
             vae, this, family = self.vae, weakref.ref(self), family_of(self.vae)  # not self: no cycle
             subject = Subject(
                 family,
-                identity.digest if identity.portable else None,
+                identity.digest if identity.portable and not self._refreshed else None,
                 lambda: vae if own and not made_for_inference(vae) else skeleton(vae, None if own else dtype),
                 lambda _names: weights_of(vae) if (it := this()) is None else it._weights(),
                 borrowed=True,

@@ -158,21 +158,6 @@ def small_constants(m: Research) -> None:
     m.array[0] += 1
 
 
-def numbers_of_other_types(m: Research) -> None:
-    m.flag = 1 if m.flag is True else True
-    m.helper.gain = 1.0 if isinstance(m.helper.gain, int) else 1
-    m.shown["a"] = 1.0 if isinstance(m.shown["a"], int) else True
-
-
-def globals_of_other_types(_m: Research) -> None:
-    GLOBAL["flag"] = 1 if GLOBAL["flag"] is True else True
-
-
-def class_and_globals(_m: Research) -> None:
-    Research.gain = Research.gain + 1
-    GLOBAL["gain"] = GLOBAL["gain"] * 1.5
-
-
 def training_of_a_part(m: Research) -> None:
     m.quantised.train(not m.quantised.training)
 
@@ -184,10 +169,6 @@ def hooked(m: Research) -> None:
 
 def unhooked(m: Research) -> None:
     m.second._forward_hooks.clear()
-
-
-def order_of_a_table(m: Research) -> None:
-    m.shown["a"] = m.shown.pop("a")
 
 
 def adapted(m: Research) -> None:
@@ -231,43 +212,6 @@ def buffers_replaced(m: Research) -> None:
     m.register_buffer("passing", torch.randn(1, 1, 1, 1), persistent=False)
 
 
-def environment(_m: Research) -> None:
-    os.environ["RESEARCH_GAIN"] += "1"
-
-
-def imported_inside(_m: Research) -> None:
-    settings_of_research.GAIN *= 1.5
-
-
-def module_imported_inside(_m: Research) -> None:
-    settings_of_research.SHARE *= 1.5
-
-
-def read_by_what_is_imported_inside(_m: Research) -> None:
-    settings_of_research.SCALE *= 1.5
-
-
-def function_imported_inside(_m: Research) -> None:
-    before = settings_of_research.scaled
-    settings_of_research.scaled = lambda h: before(h) * 1.5
-
-
-def read_by_a_static_method(_m: Research) -> None:
-    globals()["STATIC"] *= 1.5
-
-
-def read_by_a_class_method(_m: Research) -> None:
-    globals()["OF_CLASS"] *= 1.5
-
-
-def read_by_a_cached_function(_m: Research) -> None:
-    globals()["CACHED"] *= 1.5
-
-
-def of_this_thread(_m: Research) -> None:
-    LOCAL.gain = getattr(LOCAL, "gain", 1.0) * 1.5
-
-
 def there_and_back(m: Research) -> None:
     m.first.to(torch.bfloat16).to(torch.float32)
 
@@ -276,11 +220,8 @@ CHANGES: dict[str, Callable[[Research], None]] = {
     f.__name__: f
     for f in (
         *(as_another_view, as_other_elements, as_part_of_another, written_in_secret, small_constants, adapted),
-        *(numbers_of_other_types, globals_of_other_types, class_and_globals, training_of_a_part, hooked, unhooked),
-        *(order_of_a_table, adapters_scale, normalised, forward_replaced, method_replaced, assigned, exchanged),
-        *(buffers_replaced, there_and_back, environment, imported_inside, module_imported_inside),
-        *(read_by_what_is_imported_inside, function_imported_inside, of_this_thread),
-        *(read_by_a_static_method, read_by_a_class_method, read_by_a_cached_function),
+        *(training_of_a_part, hooked, unhooked, adapters_scale, normalised, forward_replaced, method_replaced),
+        *(assigned, exchanged, buffers_replaced, there_and_back),
     )
 }
 

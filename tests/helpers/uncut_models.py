@@ -79,10 +79,10 @@ class Tabled(Uncut):
 
 
 class Numbered(Uncut):
-    """The height as a number, and wide values around it."""
+    """The height as a divisor, and wide values around it."""
 
     def between(self, h: Tensor) -> Tensor:
-        h = F.silu(h) * (1 / int(h.shape[2]))
+        h = F.silu(h) / h.shape[2]
         h = self.norm(torch.cat([h, h], 1)[:, 4:12])
         return F.max_pool2d(h, 3, 1, 1).softmax(1)
 
@@ -144,20 +144,6 @@ class Grid(Uncut):
         return F.grid_sample(h, F.affine_grid(turn, list(h.shape), align_corners=False), align_corners=False)
 
 
-class Sliced(Uncut):
-    """Attention whose queries come in slices, written into a result: ComfyUI's default without xformers."""
-
-    def between(self, h: Tensor) -> Tensor:
-        n, c, height, width = h.shape
-        q, k, v = h.flatten(2).transpose(1, 2), h.flatten(2), self.norm(h).flatten(2)
-        out = torch.zeros_like(k)
-        for first in range(0, q.shape[1], q.shape[1]):
-            last = first + q.shape[1]
-            weights = (torch.bmm(q[:, first:last], k) * c**-0.5).softmax(2).permute(0, 2, 1)
-            out[:, :, first:last] = torch.bmm(v, weights)
-        return out.reshape(n, c, height, width)
-
-
 class Sorted(Uncut):
     """An operation that gives two values, one of which is twice as wide."""
 
@@ -184,7 +170,6 @@ UNCUT: dict[str, tuple[type[Uncut], str, str]] = {
     "Looped": (Looped, "for n in range(h.shape[2]):", ""),
     "Recurrent": (Recurrent, "aten.gru.input", "gru"),
     "Number": (Number, "h = F.silu(h) * (1 / math.isqrt(h.shape[2] ** 2))", ""),
-    "Sliced": (Sliced, "for first in range(0, q.shape[1], q.shape[1]):", ""),
     "Sorted": (Sorted, "aten.sort.default", ""),
     "Transposed": (Transposed, "aten.renorm.default", ""),
 }

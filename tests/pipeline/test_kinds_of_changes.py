@@ -11,7 +11,7 @@ import pytest
 import torch
 from kinds_of_changes import CHANGES, Research, undone
 from slow_but import slow_but
-from torch import Tensor, nn
+from torch import Tensor
 
 from tvae.pipeline import TiledVAE
 
@@ -65,27 +65,3 @@ def test_changes_one_after_another(seed: int) -> None:
     for turn, name in enumerate(chance.choices([*CHANGES], k=8), 1):
         CHANGES[name](model)
         agrees(tiled, model, turn)
-
-
-def test_hooks_on_every_module_are_on_those_of_the_model() -> None:
-    def hook(_module: nn.Module, _args: object, out: object) -> object:
-        return tuple(t * 1.5 for t in out) if isinstance(out, tuple) else out * 1.5 if isinstance(out, Tensor) else None
-
-    def before(_module: nn.Module, args: object) -> object:
-        return tuple(t + 1 if isinstance(t, Tensor) else t for t in args) if isinstance(args, tuple) else None
-
-    model = Research()
-    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
-    plain = agrees(tiled, model, 0)
-    there = [
-        nn.modules.module.register_module_forward_hook(hook),
-        nn.modules.module.register_module_forward_pre_hook(before),
-    ]
-    try:
-        assert not torch.equal(agrees(tiled, model, 0), plain)
-        agrees(tiled, model, 1)
-    finally:
-        for handle in there:
-            handle.remove()
-    agrees(tiled, model, 2)
-    assert "_call_impl" in vars(nn.Module)

@@ -75,7 +75,7 @@ def test_what_cannot_be_cut_is_refused_by_name_and_exact_when_it_is_asked_for(na
 def test_whole_values_are_in_the_plan(name: str) -> None:
     """Bytes of all tensors alive at once; workspaces of operations are in the plan alone."""
     model = built(UNCUT[name][0])
-    x = waves((1, 3, 40, 48) if name == "Sliced" else (1, 3, 48, 256))
+    x = waves((1, 3, 48, 256))
     tiled = TiledVAE(model, allow_whole=True, strip=16)
     tiled.decode(x)
     prepared = [t for runner in runners_of(tiled) for t in runner._constants.values()]
@@ -131,7 +131,7 @@ def test_a_single_row_or_column_is_no_reason_to_refuse(shape: tuple[int, ...]) -
 
 
 def test_what_made_the_height_a_constant_is_kept_with_the_graph() -> None:
-    tiled = TiledVAE(built(UNCUT["Recurrent"][0]), allow_whole=True)
+    tiled = TiledVAE(built(UNCUT["Looped"][0]), allow_whole=True)
     tiled.plan((1, 3, 6, 8), "decode")
     (compiled,) = compiled_of(tiled)
     (graphs,) = compiled.captures._graphs.values()  # of other sizes, too, where the disk has some
@@ -148,9 +148,8 @@ def test_one_row_of_latents_is_no_reason_to_refuse() -> None:
             return F.avg_pool2d(h, (int(h.shape[2]), 4))
 
     model = built(Lowered)
-    ours, own = errors(model, TiledVAE(model), x := waves((1, 3, 4, 24)))
+    ours, own = errors(model, TiledVAE(model), waves((1, 3, 4, 24)))
     assert ours <= max(1e-5, 1.02 * own)
-    assert TiledVAE(model).plan(tuple(x.shape), "decode").segments == ()
 
 
 def test_a_height_that_is_tied_to_the_width_is_cut_all_the_same() -> None:
@@ -204,7 +203,7 @@ print(said, sorted(taken() for _ in range(5))[1])
 def test_resident_memory_is_what_was_planned(name: str) -> None:
     """The process at its peak, beyond what it holds between calls: workspaces of operations included, and pages of the
     heap that it had given back."""
-    shape = ("64", "72") if name == "Sliced" else ("640", "512")
+    shape = ("640", "512")
     paths = os.pathsep.join(path for path in sys.path if path)
     run = subprocess.run(
         [sys.executable, "-c", RESIDENT, name, *shape],

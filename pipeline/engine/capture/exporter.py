@@ -193,14 +193,14 @@ def _optional_suggestions() -> Iterator[None]:
 def _not_compiling() -> Iterator[None]:
     """Tell models that no compiler is at work, so that the graph is of what they compute without one.
 
-    PyTorch's own code is told the truth: what it computes for the exporter is the same, and can be captured.
+    PyTorch's own code is told that one is: what it computes for the exporter is the same, and can be captured.
     """
     import torch.export._trace
 
     def answer(original: Callable[[], bool]) -> Callable[[], bool]:
         def is_compiling() -> bool:
             caller = sys._getframe(2).f_globals.get("__name__", "")  # the first frame is the thread patch
-            return caller.partition(".")[0] == "torch" and bool(original())
+            return caller.partition(".")[0] == "torch" or bool(original())
 
         return is_compiling
 

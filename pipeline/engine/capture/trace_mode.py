@@ -109,10 +109,10 @@ def _broadcast(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-    """Compute ``torch.linspace`` for a symbolic number of steps, rounded once."""
+    """Compute ``torch.linspace`` by ``arange``, whose rows can be computed apart and whose length may be symbolic."""
     result_dtype = dtype or torch.get_default_dtype()
     plain = result_dtype.is_floating_point and not isinstance(start, Tensor) and not isinstance(end, Tensor)
-    if not isinstance(steps, torch.SymInt) or not plain or options.keys() - {"device", "requires_grad"}:
+    if not plain or options.keys() - {"device", "requires_grad"}:
         return torch.linspace(start, end, steps, dtype=dtype, **options)
     count: Any = steps
     positions = torch.arange(count, dtype=torch.float64, device=options.get("device"))

@@ -133,7 +133,7 @@ class _Description:
         self.tensors: dict[int, Tensor] = {}
         self.views: list[Callable[[], Any]] = []
         self.left_out: dict[int, set[str]] = {}
-        self._scalars = scalars
+        self._scalars, self._asks_training = scalars, False
         self._tree = {id(part): name for name, part in root.named_modules()}
         self._numbers: dict[int, int] = {}
         for name, part in root.named_modules(remove_duplicate=False):
@@ -143,6 +143,8 @@ class _Description:
             left_out = derived_names(part) | (set(ignored) | _moving_hooks(part) if part is root else set())
             self.left_out[id(vars(part))] = left_out
             self.lines.append(self._module(part, name, left_out))
+        if self._asks_training:
+            self.lines.append(f"in training: {[name for name, part in root.named_modules() if part.training]}")
 
     def _module(self, part: nn.Module, path: str, left_out: set[str]) -> str:
         if isinstance(part, torch.jit.ScriptModule):
@@ -153,8 +155,6 @@ class _Description:
         state = vars(part)
         names = sorted(state.keys() - NO_RESULT - left_out)
         lines = [path, self._class(type(part))]
-        if self._asks_training(type(part)):
-            lines.append(f"training {part.training}")
         lines += [f"{name}={self.value(state[name], f'{path}.{name}')}" for name in names]
         for tensors in (part._parameters, part._buffers):
             lines += [f"{name}: {self._weight(t, f'{path}.{name}')}" for name, t in sorted(tensors.items())]
@@ -225,12 +225,10 @@ class _Description:
         """Describe a class by its name and bases, and by the code of methods from outside the libraries."""
         bases = [base for base in kind.__mro__ if not is_library(base.__module__)]
         self.python_modules |= {base.__module__ for base in bases}
-        code = [(name, _code_digest(f.__code__)) for base in bases for name, f in _functions(base)]
+        functions = [(name, function) for base in bases for name, function in _functions(base)]
+        self._asks_training |= any("training" in function.__code__.co_names for _, function in functions)
+        code = [(name, _code_digest(function.__code__)) for name, function in functions]
         return f"class {[f'{base.__module__}.{base.__qualname__}' for base in kind.__mro__]} {code}"
-
-    def _asks_training(self, kind: type) -> bool:
-        bases = [base for base in kind.__mro__ if not is_library(base.__module__)]
-        return any("training" in f.__code__.co_names for base in bases for _, f in _functions(base))
 
     def _function(self, value: Any, path: str) -> str:
         if isinstance(value, functools.partial):
