@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture.autocast import explicit_autocast
-from tvae.pipeline.engine.capture.concrete import Corners, Different, unify
+from tvae.pipeline.engine.capture.concrete import Corners, unify
 from tvae.pipeline.engine.capture.constants import failing_line, watch_constants
 from tvae.pipeline.engine.capture.dynamic_shapes import DynamicShapes, dynamic_shapes
 from tvae.pipeline.engine.capture.exporter import ExportCleanup, TookTooLong, exporting
@@ -155,7 +155,7 @@ def _concrete(entry: _Entry, inputs: Sequence[Tensor], rows: int) -> Graph | Non
     try:
         graphs = [_export(entry, tensors, rows, None, True, deadline) for tensors in examples]
         graph = unify(graphs, corners.sizes, rows)
-    except (Exception, TookTooLong, Different):
+    except (Exception, TookTooLong):  # the symbolic capture said why the model needs its sizes as numbers
         _log.debug("not captured at concrete sizes", exc_info=True)
         return None
     finally:

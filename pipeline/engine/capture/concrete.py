@@ -21,13 +21,13 @@ from tvae.pipeline.engine.capture.dynamic_shapes import size_units
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Size
 from tvae.pipeline.engine.passes import simplify
 
-__all__ = ["Corners", "Different", "example_tensor", "unify"]
+__all__ = ["Corners", "example_tensor", "unify"]
 
 _STEP = 64
 """By how much the other sizes are larger: a multiple of what models divide sizes by."""
 
 
-class Different(Exception):
+class CapturesDiffer(Exception):
     """Raised where the captures are not one graph."""
 
 
@@ -62,14 +62,14 @@ class Corners:
 def unify(graphs: Sequence[Graph], sizes: Sequence[tuple[int, int]], rows: int) -> Graph:
     """Return the graph with symbols ``h`` and ``w``, given the graph at each of these sizes, the call's own last.
 
-    Raises Different where operations, or arguments other than integers, differ.
+    Raises CapturesDiffer where operations, or arguments other than integers, differ.
     """
     graphs = [simplify(graph) for graph in graphs]  # constants that Python code has read are gone
     first = graphs[0]
     if any(len(graph.nodes) != len(first.nodes) or graph.outputs != first.outputs for graph in graphs):
-        raise Different("the number of operations")
+        raise CapturesDiffer("the number of operations")
     if any(not _same_constants(first, graph) for graph in graphs[1:]):
-        raise Different("constants")
+        raise CapturesDiffer("constants")
     nodes = [_unify_nodes(nodes, sizes) for nodes in zip(*(graph.nodes for graph in graphs), strict=True)]
     own = dict(zip("hw", sizes[-1], strict=True))
     # with these remainders, integer divisions give what they gave in the captures
@@ -92,9 +92,9 @@ def _unify_nodes(nodes: Sequence[Node], sizes: Sequence[tuple[int, int]]) -> Nod
         (n.kind, n.target, n.module, n.is_tuple) != (first.kind, first.target, first.module, first.is_tuple)
         for n in nodes
     ):
-        raise Different(first.target)
+        raise CapturesDiffer(first.target)
     if len({len(n.outputs) for n in nodes}) > 1 or len({tuple(m.dtype for m in n.outputs) for n in nodes}) > 1:
-        raise Different(first.target)
+        raise CapturesDiffer(first.target)
     outputs = tuple(
         Meta(_unify_values([m.shape for m in metas], sizes), metas[0].dtype)
         for metas in zip(*(n.outputs for n in nodes), strict=True)
@@ -107,20 +107,20 @@ def _unify_nodes(nodes: Sequence[Node], sizes: Sequence[tuple[int, int]]) -> Nod
 def _unify_values(values: Sequence[Any], sizes: Sequence[tuple[int, int]]) -> Any:
     first = values[0]
     if any(type(value) is not type(first) for value in values):
-        raise Different(f"{first!r}")
+        raise CapturesDiffer(f"{first!r}")
     if isinstance(first, tuple | list):
         if len({len(value) for value in values}) > 1:
-            raise Different(f"{first!r}")
+            raise CapturesDiffer(f"{first!r}")
         return type(first)(_unify_values(parts, sizes) for parts in zip(*values, strict=True))
     if isinstance(first, dict):
         if any(value.keys() != first.keys() for value in values):
-            raise Different(f"{first!r}")
+            raise CapturesDiffer(f"{first!r}")
         return {key: _unify_values([value[key] for value in values], sizes) for key in first}
     if all(value == first or (value != value and first != first) for value in values):
         return first
     if type(first) is int:
         return _expression(values, sizes)
-    raise Different(f"{first!r}")
+    raise CapturesDiffer(f"{first!r}")
 
 
 def _expression(values: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Size:

@@ -142,7 +142,7 @@ class Snapshot:
                     yield _Saved(_join(container.path, key), value, value.detach(), _version(value), values)
 
     def changed(self) -> list[str]:
-        """Return the names of what has changed since, such as ``decoder.previous``."""
+        """Return the names of what has changed since, such as "decoder.previous"."""
         names = {name for container in self._containers for name in self._differences(container)}
         return sorted(names | {saved.path for saved in self._tensors if _was_written(saved)})
 
