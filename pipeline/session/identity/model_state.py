@@ -194,7 +194,9 @@ class Snapshot:
 def _global_containers(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield containers in the globals of the model's own Python modules, and in its own classes."""
     kinds = {kind for part in module.modules() for kind in type(part).__mro__ if not is_library(kind.__module__)}
-    spaces = {name: vars(sys.modules[name]) for name in {k.__module__ for k in kinds} if name in sys.modules}
+    spaces: dict[str, Mapping[str, Any]] = {
+        name: vars(sys.modules[name]) for name in {k.__module__ for k in kinds} if name in sys.modules
+    }
     spaces |= {f"{kind.__module__}.{kind.__qualname__}": vars(kind) for kind in kinds}
     for name, space in spaces.items():
         for key, value in [*space.items()]:
