@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -100,35 +100,6 @@ Shards = Annotated[
         rich_help_panel=CACHE,
     ),
 ]
-Concepts = Annotated[
-    str | None,
-    typer.Option(
-        "--concepts",
-        metavar="FILE",
-        help="With --for onetrainer, in the place of inputs: its file of concepts (training_concepts/concepts.json).",
-        rich_help_panel=CACHE,
-    ),
-]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="With --for onetrainer: an exported training configuration, which says --arch, --size and --buckets, and "
-        "may hold the concepts.",
-        rich_help_panel=CACHE,
-    ),
-]
-
-VideoClipMode = Annotated[
-    Literal["single_beginning", "single_middle"] | None,
-    typer.Option(
-        "--video-clip-mode",
-        help="With --for diffusion-pipe: as video_clip_mode stands in the training's configuration.",
-        show_default="single_beginning",
-        rich_help_panel=CACHE,
-    ),
-]
 
 
 def cache(
@@ -156,9 +127,6 @@ def cache(
     max_frames: MaxFrames = None,
     target_fps: options.TargetFps = None,
     shards: Shards = None,
-    concepts: Concepts = None,
-    config: Config = None,
-    video_clip_mode: VideoClipMode = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -183,12 +151,8 @@ def cache(
 ) -> None:
     """Write the latents that a trainer would cache: its file names, contents, scaling and buckets.
 
-    With --for onetrainer the images are those of its concepts (--concepts), and there are no inputs.
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
-
-    With --for diffusion-pipe the input is its dataset.toml, and caches go into the folders that it names. Run tvae in
-    diffusion-pipe's own environment, and again after each change of images or captions.
 
     With --for webdataset or mds, latents of any VAE (--arch raw or model says in which space) and the texts beside the
     images (.txt, .json and others) come into shards, in the order of the inputs, which may be .tar archives.
@@ -242,9 +206,6 @@ def cache(
                 start,
                 target_fps,
                 shards,
-                concepts,
-                config,
-                video_clip_mode,
                 frame_sample,
                 max_frames,
             ),

@@ -8,7 +8,7 @@ from tvae.cli.exit_codes import ExitCode
 from tvae.cli.render import Display
 from tvae.cli.reporting import say, say_builtin, tell
 from tvae.pipeline.jobs import Job, run_job
-from tvae.pipeline.jobs.cache_names import advice, advice_of_failures
+from tvae.pipeline.jobs.cache_names import advice
 
 __all__ = ["carry_out", "tell_job"]
 
@@ -21,9 +21,6 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
         say_builtin()
     if finished.done and not (quiet or as_json):
         for line in advice(job, display.output):
-            say(line)
-    if finished.failed and not (quiet or as_json):
-        for line in advice_of_failures(job):
             say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)
 

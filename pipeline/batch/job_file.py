@@ -13,7 +13,7 @@ from typing import Any
 
 from tvae.pipeline.batch.check import VERIFY, CheckStep
 from tvae.pipeline.batch.json_lines import OwnOptions, items_in
-from tvae.pipeline.batch.keys import FILES_OF_CACHES, Key, cache_keys, keys, override_keys, shown
+from tvae.pipeline.batch.keys import Key, cache_keys, keys, override_keys, shown
 from tvae.pipeline.batch.names_below import names_below
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
@@ -243,9 +243,7 @@ class _Reader:
         if "trainer" not in table:
             raise self.wrong(here, "trainer is missing; tvae cache --help lists them")
         try:
-            values = self._values(table, cache_keys(), here)
-            files = {name: str(self._from(values[name])) for name in FILES_OF_CACHES if values.get(name)}
-            return CacheRequest(**{**values, **files})
+            return CacheRequest(**self._values(table, cache_keys(), here))
         except UsageError as error:
             raise self.wrong(here, str(error)) from error
 

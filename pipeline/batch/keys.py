@@ -18,12 +18,10 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import Size
 from tvae.pipeline.jobs.job import Job
 
-__all__ = ["FILES_OF_CACHES", "Key", "cache_keys", "keys", "override_keys", "shown"]
+__all__ = ["Key", "cache_keys", "keys", "override_keys", "shown"]
 
 _NOT_OF_FILES = ("operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim", "sharers", "recorded")
 """A step has the first four itself, and a table for its cache; the others are asked for by the command."""
-FILES_OF_CACHES = ("concepts", "config")
-"""Of the table for a cache: names of files, which are from the job file's folder on."""
 _OF_ALL_ITEMS = ("recursive", "naming")
 """Not for some of them: they say which items and outputs there are."""
 

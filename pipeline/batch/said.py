@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from tvae.pipeline.batch.keys import FILES_OF_CACHES, Key, cache_keys, keys
+from tvae.pipeline.batch.keys import Key, cache_keys, keys
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs.job import Job, fills_tables
+from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import names_a_file
 from tvae.pipeline.jobs.remote.refusals import urls_of
 from tvae.pipeline.stores import is_url, parse_url
@@ -28,8 +28,6 @@ def said_of(job: Job) -> dict[str, Any]:
         shown = parse_url(url).shown
         if shown.partition("://")[2].rstrip("/") != url.partition("://")[2].rstrip("/"):
             raise UsageError(f"{shown} is named with a password or a query, which is not printed")
-    if fills_tables(job):
-        raise UsageError("a data set is cached by tvae cache alone, and there is no job file for it")
     said: dict[str, Any] = {"operation": job.operation}
     if job.inputs:
         said["inputs"] = [_input(name) for name in job.inputs]
@@ -45,8 +43,7 @@ def said_of(job: Job) -> dict[str, Any]:
     if "spill" in said:
         said["spill"] = _absolute(said["spill"])
     if job.cache is not None:
-        cache = _changed(job.cache, cache_keys())
-        said["cache"] = cache | {name: _absolute(cache[name]) for name in FILES_OF_CACHES if name in cache}
+        said["cache"] = _changed(job.cache, cache_keys())
     return said
 
 

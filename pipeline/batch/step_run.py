@@ -22,7 +22,7 @@ from tvae.pipeline.errors import OutputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import Notice, Retried
 from tvae.pipeline.jobs.facts import bytes_of
-from tvae.pipeline.jobs.job import Job, is_ordered
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.passing import may_pass
@@ -192,7 +192,7 @@ class StepRun:
 
     def _recorded(self, event: ItemDone | ItemSkipped, facts: dict[str, Any]) -> None:
         """A line in the manifest; what is numbered has records of its own."""
-        if self._manifest is None or is_ordered(self._step.job):
+        if self._manifest is None or fills_shards(self._step.job):
             return
         try:
             record(self._manifest, event, self._step.job.operation, facts, self._notices.pop(event.index, []))

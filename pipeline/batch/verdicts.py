@@ -8,7 +8,7 @@ from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
 from tvae.pipeline.caches.shards.verify import shard_folders, verify_shards
-from tvae.pipeline.caches.verify import recorded_files, records_below, unmarked_folders, verify_record
+from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents import source_of
@@ -68,7 +68,6 @@ def verdicts(
     for root, record in records_below(named):
         if wanted(record):
             yield verify_record(root, record, sources, vae)
-    yield from (verdict for verdict in unmarked_folders(named) if wanted(verdict.path))
     yield from verify_shards(named, sources, vae, wanted)
     yield from _of_manifests(named, recorded | seen, wanted)
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -23,13 +23,11 @@ from tvae.pipeline.files.record import Within, from_json, to_json
 from tvae.pipeline.latents.meta import SourceRecord, VaeIdentity
 
 __all__ = [
-    *("FOLDER", "PLACE", "CacheRecord", "FileRecord", "place_for", "place_of_source", "read_record", "record_place"),
+    *("FOLDER", "CacheRecord", "FileRecord", "place_for", "place_of_source", "read_record", "record_place"),
     "write_record",
 ]
 
 FOLDER = ".tvae-cache"
-PLACE = "source"
-"""In ``found`` of a record that is not called like its source: where that lies below its folder."""
 _SUFFIX = ".json"
 _FORMAT = "tvae cache"
 _MOST = 16 << 20
@@ -69,8 +67,6 @@ class CacheRecord:
     options: dict[str, Any]
     """All that was asked for and changes the files."""
     files: tuple[FileRecord, ...] = ()
-    found: dict[str, Any] = field(default_factory=dict)
-    """What was found out when they were made, for the files that stand beside them."""
     complete: bool = True
     """False: of a video, more pieces were to come."""
     stale: tuple[str, ...] = ()
@@ -119,11 +115,7 @@ def place_for(root: Path, record: Path, trainer: str, architecture: str) -> Path
 
 
 def place_of_source(root: Path, place: Path, record: CacheRecord) -> Path:
-    """The inverse of both: the source's place below the folder that was cached. One that was recorded counts, unless it
-    leads out of that."""
-    own = record.found.get(PLACE)
-    if isinstance(own, str) and all(is_name(part) for part in own.split("/")):
-        return Path(own)
+    """Return the source's place below the folder that was cached: the inverse of ``record_place`` and ``place_for``."""
     relative, folder = place.relative_to(root / FOLDER), _folder(record.trainer, record.architecture)
     relative = relative.relative_to(folder) if relative.parts[0] == folder else relative
     return relative.with_name(relative.name.removesuffix(_SUFFIX))

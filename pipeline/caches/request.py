@@ -76,12 +76,6 @@ class CacheRequest:
     """Frames a second that are kept of a faster video; None: all."""
     shards: str | None = None
     """Size of a shard at most, such as ``1GB``; None: as the form has it."""
-    concepts: str | None = None
-    """The trainer's file of concepts, whose folders are cached; None: they stand in ``config``."""
-    config: str | None = None
-    """The trainer's file of settings of a training; None: they are as the request says."""
-    video_clip_mode: Literal["single_beginning", "single_middle"] | None = None
-    """Of data sets: from where clips are taken, by the name that the trainer has for it; None: from the beginning."""
     frame_sample: int | None = None
     """Pieces of each length, spread evenly over the video; those that begin with the same frame are one. None: as
     ``stride`` says."""
@@ -91,11 +85,6 @@ class CacheRequest:
     def __post_init__(self) -> None:
         if self.posterior not in (None, "mean", "sample"):
             raise UsageError(f"posterior '{self.posterior}' is not one of mean, sample")
-        if self.video_clip_mode not in (None, "single_beginning", "single_middle"):
-            raise UsageError(
-                f"--video-clip-mode {self.video_clip_mode} is none that diffusion-pipe knows: single_beginning or "
-                "single_middle"
-            )
         if self.start < 0:
             raise UsageError(f"--start {self.start} is not a frame; they are numbered from 0")
         self._check_cuts()
@@ -125,11 +114,6 @@ class CacheRequest:
             )
         if self.stride is not None and self.frame_sample is not None:
             raise UsageError("--stride and --frame-sample both say where pieces begin; leave one of them out")
-
-    @property
-    def reads_concepts(self) -> bool:
-        """Does it name a file of the trainer?"""
-        return self.concepts is not None or self.config is not None
 
     @property
     def cuts_clips(self) -> bool:

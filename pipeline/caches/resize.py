@@ -18,13 +18,10 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
     Pillow weighs colours by alpha where it changes a size; OpenCV does not.
     """
     if framing.filter == "cubic":
-        import torch
-
         from tvae.pipeline.caches.smooth import smooth_pixels  # dry runs do without torch
 
-        return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
-    whole = framing.box in (None, (0, 0, rgb.shape[1], rgb.shape[0]))
-    if framing.resized != (rgb.shape[1], rgb.shape[0]) or not whole:
+        return smooth_pixels(rgb, framing)
+    if framing.resized != (rgb.shape[1], rgb.shape[0]):
         if framing.filter == "area":
             rgb = shrunk_by_area(rgb, framing.resized)
         elif framing.filter == "linear":
@@ -33,7 +30,7 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
             from PIL import Image
 
             kind = Image.Resampling.LANCZOS if framing.filter == "lanczos" else Image.Resampling.BICUBIC
-            rgb = np.asarray(Image.fromarray(rgb).resize(framing.resized, kind, framing.box))
+            rgb = np.asarray(Image.fromarray(rgb).resize(framing.resized, kind))
     left, top, width, height = framing.crop
     return np.ascontiguousarray(rgb[top : top + height, left : left + width])
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from tvae.pipeline.caches.concepts import READERS
 from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
@@ -27,9 +26,9 @@ __all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subje
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
-Filter = Literal["area", "linear", "lanczos", "bicubic", "smooth", "cubic"]
-"""How a size is changed: *area* and *linear* as OpenCV's INTER_AREA and INTER_LINEAR do it, *lanczos* and *bicubic* as
-Pillow does them, *smooth* and *cubic* as PyTorch's antialiased bilinear and bicubic interpolation of floats do it."""
+Filter = Literal["area", "linear", "lanczos", "bicubic", "cubic"]
+"""Interpolation: *area* and *linear* as OpenCV's INTER_AREA and INTER_LINEAR, *lanczos* and *bicubic* as Pillow's,
+*cubic* as PyTorch's antialiased bicubic interpolation of floats."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,6 @@ class Architecture:
     """Scaling and shift of an AutoencoderKL that tell this VAE from others of its shape; None: they tell nothing."""
     clips: bool = False
     """Videos, too."""
-    fps: int | None = None
-    """Of data sets: frames a second that clips are brought to; None: it is trained on images alone."""
-    timed: bool = False
-    """Of caches of concepts: the VAE is one of videos, and a picture a video of one frame."""
-    overflows: bool = False
-    """Of caches of concepts: a training in float16 computes and stores latents in another type."""
     label: str = ""
     """A second name, where the trainer has one."""
     revision: int = 0
@@ -92,8 +85,6 @@ class Framing:
     crop: tuple[int, int, int, int]
     """(left, top, width, height)."""
     filter: Filter
-    box: tuple[float, float, float, float] | None = None
-    """(left, top, right, bottom) of the part of the image that is changed in size; None: all of it."""
 
     @property
     def size(self) -> Size:
@@ -187,8 +178,6 @@ class Trainer:
     """It lays images with an alpha channel over white."""
     weighs_alpha: bool = False
     """It drops an alpha channel once a picture is scaled: Pillow has weighed colours by it."""
-    takes_first: bool = False
-    """An animation that Pillow opens is its first picture to it."""
     quick_colours: bool = False
     """PyAV turns its videos into RGB without being told how; see ``ToRgb``."""
     flips: bool = False
@@ -226,13 +215,6 @@ class Trainer:
     """It reads no files of single sources, but shards of this form; None: it reads files."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""
-    failed_note: str | None = None
-    """What it means for the cache that items have failed, where it means more than that they are not in it."""
-
-    @property
-    def concepts(self) -> bool:
-        """What it caches stands in files of its own; see ``caches.concepts``."""
-        return self.name in READERS
 
     @property
     def takes_alpha(self) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from tvae.pipeline.caches.concepts import READERS
-from tvae.pipeline.caches.concepts.entries import ALL
 from tvae.pipeline.caches.record import FOLDER, CacheRecord, place_of_source, read_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents.verify import MadeBy, Verdict, not_read
 
-__all__ = ["places_in", "recorded_files", "records_below", "unmarked_folders", "verify_record"]
+__all__ = ["places_in", "recorded_files", "records_below", "verify_record"]
 
 
 def records_below(folder: Path) -> Iterator[tuple[Path, Path]]:
@@ -63,26 +61,6 @@ def verify_record(root: Path, place: Path, sources: Path | None = None, made_by:
         return Verdict(shown, "incomplete", "pieces are missing: the run was interrupted, or is running; run it again")
     changed = _changed(record, None if sources is None else sources / place_of_source(root, place, record), made_by)
     return Verdict(shown, "fine") if changed is None else Verdict(shown, "stale", changed)
-
-
-def unmarked_folders(folder: Path) -> Iterator[Verdict]:
-    """Of folders of concepts' entries that lack the file by which the trainer knows a complete one. Where a record
-    tells of that file, ``verify_record`` does."""
-    together: dict[Path, list[Path]] = {}
-    for root, place in records_below(folder):
-        own, *below = place.parent.relative_to(root / FOLDER).parts or ("",)
-        if own.startswith(tuple(f".{trainer}-" for trainer in READERS)):
-            together.setdefault(root.joinpath(*below, ALL), []).append(place)
-    for whole, places in together.items():
-        if not whole.exists() and not any(map(_tells_of_whole, places)):
-            why = "images have failed, or the run was interrupted, or is running; run it again"
-            yield Verdict(whole, "incomplete", why)
-
-
-def _tells_of_whole(place: Path) -> bool:
-    with suppress(InputError):  # which verify_record tells
-        return any(PurePosixPath(file.file).name == ALL for file in read_record(place).files)
-    return False
 
 
 def _changed(record: CacheRecord, source: Path | None, made_by: MadeBy | None) -> str | None:

@@ -28,15 +28,6 @@ def check_plan(plan: CachePlan) -> None:
         raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
     if trainer.form is not None and plan.shard_bytes > trainer.form.most:
         raise UsageError(f"--shards {request.shards}: a shard of {trainer.name} has at most {trainer.form.most} bytes")
-    if request.video_clip_mode is not None and all(one.fps is None for one in trainer.architectures):
-        raise UsageError(f"{trainer.name} has no video_clip_mode; leave --video-clip-mode out")
-    if request.reads_concepts and not trainer.concepts:
-        raise UsageError(f"{trainer.name} has no file of concepts; leave --concepts and --config out")
-    if trainer.concepts and plan.job.existing == "keep":
-        raise UsageError(
-            f"the numbers of {trainer.name}'s files change with the images, and old files would be of others; leave "
-            "--no-clobber out"
-        )
     width, height = plan.wish.resolution
     if trainer.square and width != height:
         raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")

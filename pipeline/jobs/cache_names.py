@@ -17,14 +17,14 @@ from tvae.pipeline.files.letter_case import tells_letter_case
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.existing import DONE_ALREADY
-from tvae.pipeline.jobs.job import Job, fills_tables
+from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
 
-__all__ = ["advice", "advice_of_failures", "cached_folders", "check_cache", "planned_cache"]
+__all__ = ["advice", "cached_folders", "check_cache", "planned_cache"]
 
 
 def check_cache(items: Sequence[Item], job: Job) -> None:
@@ -32,8 +32,6 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
     them by their names without the suffix, and by letter case where the output's file system keeps it apart."""
     if job.cache is None:
         return
-    if fills_tables(job):
-        raise UsageError("a data set is cached by tvae cache alone, in a run of its own")
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
     if trainer.form is not None:
         _check_keys(items)
@@ -96,12 +94,6 @@ def _architecture(request: CacheRequest, output: Path | None) -> str | None:
         return request.architecture
     entry = trainer_named(request.trainer).entry(PurePosixPath(output.name), {})
     return None if entry is None else entry.architecture
-
-
-def advice_of_failures(job: Job) -> list[str]:
-    """Lines on what it means for the trainer that items have failed."""
-    note = None if job.cache is None else trainer_named(job.cache.trainer).failed_note
-    return [] if note is None else [note]
 
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
-from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
 from tvae.pipeline.caches.spec import Piece, Size, Wish
@@ -81,18 +80,7 @@ class CachePlan:
     @cached_property
     def architecture(self) -> Architecture:
         """For which the latents are."""
-        settings = self.settings
-        named = self.request.architecture or (settings.architecture if settings else None)
-        found = architecture_of(self.trainer, named, self.model.info)
-        if settings is None or settings.dtype is None:
-            return found
-        overflows = found.overflows and settings.dtype == "float16"
-        return replace(found, dtype=settings.instead if overflows else settings.dtype)
-
-    @cached_property
-    def settings(self) -> Settings | None:
-        """What the trainer's files say; None: it has none."""
-        return read_settings(self.request, sized=self.job.size is not None) if self.trainer.concepts else None
+        return architecture_of(self.trainer, self.request.architecture, self.model.info)
 
     @cached_property
     def wish(self) -> Wish:
@@ -247,12 +235,6 @@ class CachePlan:
         finally:
             drop(staged)
 
-    def remove(self, record: CacheRecord) -> None:
-        """The files that it tells of. `OSError`."""
-        for name in record.known:
-            if self.is_entry(name):
-                (self.root / name).unlink(missing_ok=True)
-
     def is_entry(self, name: str) -> bool:
         """Is it latents of this trainer, in no folder elsewhere? A record that came with others' files may name any of
         a user's."""
@@ -292,5 +274,4 @@ class CachePlan:
             **request.recorded_cuts,
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),
-            **({"video_clip_mode": request.video_clip_mode} if request.video_clip_mode else {}),
         }

@@ -8,10 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
 
-from tvae.pipeline.caches.concepts import READERS
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.caches.shards import FORMS
-from tvae.pipeline.caches.shards.pickled import PICKLED
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
@@ -40,9 +38,6 @@ __all__ = [
     "Space",
     "Split",
     "fills_shards",
-    "fills_tables",
-    "is_ordered",
-    "reads_concepts",
 ]
 
 Operation = Literal["encode", "decode", "roundtrip", "cache"]
@@ -68,29 +63,13 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:[/\\]", re.IGNORECASE)
 """How a URL begins once it has been taken for a path. A drive has one letter."""
 _ONE_PROCESS = (
-    "shards are filled in the order of the inputs by one process, and caches of concepts, too: leave --devices and "
-    "--claim out (--device names one)"
+    "shards are filled in the order of the inputs by one process: leave --devices and --claim out (--device names one)"
 )
 
 
 def fills_shards(job: Job) -> bool:
     """Does it cache into shards, whatever else may be wrong with it?"""
     return job.cache is not None and job.cache.trainer in FORMS
-
-
-def fills_tables(job: Job) -> bool:
-    """Are its shards valid for the table of a whole data set? Its input is then the data set's file."""
-    return job.cache is not None and job.cache.trainer == PICKLED.name
-
-
-def reads_concepts(job: Job) -> bool:
-    """Does it cache the concepts of a trainer, whose file names the images?"""
-    return job.cache is not None and job.cache.trainer in READERS
-
-
-def is_ordered(job: Job) -> bool:
-    """Are its results numbered, so that one process does all of it, and keeps records of its own?"""
-    return fills_shards(job) or reads_concepts(job)
 
 
 @dataclass(frozen=True)
@@ -222,7 +201,7 @@ class Job:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
         if (self.cache is not None) != (self.operation == "cache"):
             raise UsageError("a cache is made by the operation cache, which has to know for which trainer (--for)")
-        if not (self.inputs or self.listed or reads_concepts(self)):
+        if not (self.inputs or self.listed):
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
         if "" in self.inputs or self.output == "":
             which = "an input" if "" in self.inputs else "the output"
@@ -253,7 +232,7 @@ class Job:
             raise UsageError("a cache is made of whole items; leave --split rows out")
         if self.devices is not None and self.claim:
             raise UsageError("--claim and --devices cannot be used together; run one command for each device")
-        if is_ordered(self) and (self.devices is not None or self.claim):
+        if fills_shards(self) and (self.devices is not None or self.claim):
             raise UsageError(_ONE_PROCESS)
         if self.existing == "overwrite" and self.claim:
             raise UsageError("with --claim each process would overwrite what another has made; set existing to skip")

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tvae.pipeline.jobs.cache_names import check_cache
-from tvae.pipeline.jobs.concepts.listing import listed_entries
 from tvae.pipeline.jobs.items import expand
-from tvae.pipeline.jobs.job import Job, reads_concepts
+from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.other_programs import told_apart
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 from tvae.pipeline.jobs.own_results import without_own_results
 from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.scanned import DistinctOutputs, scanned
 from tvae.pipeline.jobs.vaes import Vaes
-
-if TYPE_CHECKING:
-    from tvae.pipeline.jobs.tables.planned import TableItems
 
 __all__ = ["Listing", "listing"]
 
@@ -30,8 +25,6 @@ class Listing:
 
     items: Sequence[Item]
     claims: Claims
-    table: TableItems | None = None
-    """Of which these are the records; None: of none."""
 
 
 def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:
@@ -41,9 +34,6 @@ def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:
     """
     if uploads is None and (files := scanned(job)) is not None:
         return Listing(files, DistinctOutputs())
-    if reads_concepts(job):
-        items = listed_entries(job)
-        return Listing(items, Claims(items))
     found = expand(job, uploads)
     if job.latents_space is not None:
         vaes.check()

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tvae.pipeline import latents
-from tvae.pipeline.caches.concepts.entries import Entry
 from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
@@ -68,8 +67,6 @@ class Item:
     """See ``Found``."""
     beside: tuple[Member, ...] = ()
     """Texts that go to its folder as they are."""
-    entry: Entry | None = None
-    """For caches of concepts."""
 
     def origin(self) -> latents.SourceRecord:
         """What its results say that they were made from. `OSError` for a file that is not there."""

@@ -136,9 +136,8 @@ def open_source(
         if job.cache is not None and trainer is not None:
             alpha = job.cache.alpha_mask or trainer.takes_alpha
         quick = trainer is not None and trainer.quick_colours
-        first = trainer is not None and trainer.takes_first
         decoder = None if trainer is None or trainer.decoder is None else pick_decoder()
-        how = {"alpha": alpha, "quick": quick, "first": first}
+        how = {"alpha": alpha, "quick": quick}
         reader = sandbox.open_reader(path, job.max_pixels, hold, reading_memory(job), decoder=decoder, **how)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own

@@ -21,7 +21,7 @@ from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.devices.started import started_early
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import Event, ItemSkipped, RunDone, RunStarted
-from tvae.pipeline.jobs.job import Job, fills_shards, fills_tables, is_ordered, reads_concepts
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
@@ -69,10 +69,6 @@ def run_job(
     planned or written; ``UnsupportedOp``. Interrupted by an exception, Ctrl-C or one of ``on_event`` included, it
     leaves complete outputs only.
     """
-    if fills_tables(job) and part is None:
-        from tvae.pipeline.jobs.tables.run import run_tables
-
-        return run_tables(job, on_event, model, opened)
     try:
         told, opened = _checked(on_event), opened or OpenVaes()
         here = placed(job, told) if uploads is None else nullcontext((job, told, uploads))
@@ -121,8 +117,8 @@ def _run(
     if uploads is not None and part is None:
         uploads.begin(items)
     check_writing(job, items)
-    if is_ordered(job) and elsewhere is not None:
-        raise UsageError("shards and caches of concepts are written in order by one process: leave --engine out")
+    if fills_shards(job) and elsewhere is not None:
+        raise UsageError("shards are written in order by one process: leave --engine out")
     if not job.dry_run:
         for folder in folders_of(items):
             remove_leftovers(folder)
@@ -154,7 +150,7 @@ def _run(
     context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:
         context.emit(RunStarted(job.operation, len(items)))
-        look = _planning(items, context, cached, listed)
+        look = _planning(items, context, cached)
         for item in items:
             tally.end(item, look(item))
     elif elsewhere is not None:
@@ -172,7 +168,7 @@ def _run(
 
         over_devices(items, context, devices[: len(items)], tally.end)
     else:
-        _work(items, context, vaes, tally.end, listed)
+        _work(items, context, vaes, tally.end)
     finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
@@ -218,26 +214,16 @@ def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
     return CachePlan(job, vaes.facts(job.vae or BUILTIN))
 
 
-def _planning(
-    items: Sequence[Item], context: Context, cached: CachePlan | None, listed: Listing
-) -> Callable[[Item], Outcome]:
+def _planning(items: Sequence[Item], context: Context, cached: CachePlan | None) -> Callable[[Item], Outcome]:
     """What a dry run does with each item."""
-    if cached is not None and listed.table is not None:
-        from tvae.pipeline.jobs.tables.fill import planned_in_table
-
-        return planned_in_table(items, context, cached, listed.table)
     if cached is not None and fills_shards(context.job):
         from tvae.pipeline.jobs.shards.planned import planned_in_shards
 
         return planned_in_shards(items, context, cached)
-    if cached is not None and reads_concepts(context.job):
-        from tvae.pipeline.jobs.concepts.planned import planned_entries
-
-        return planned_entries(items, context, cached)
     return partial(planned, context=context, cached=cached)
 
 
-def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End, listed: Listing) -> None:
+def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None:
     """``end``: see ``run_items``. Imports PyTorch, which takes a second, and which a dry run does without."""
     from tvae.pipeline.jobs.batches import Batches
     from tvae.pipeline.jobs.claimed import ClaimedItems
@@ -255,20 +241,10 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End, listed:
         info, device = opened.info, str(opened.device)
         name = published_name(info.weights_sha256)
         started = replace(started, vae=info.id, dtype=dtype, device=device, vae_name=name)
-    if listed.table is not None:
-        from tvae.pipeline.jobs.tables.fill import fill_table
-
-        fill_table(items, context, batches, end, started, listed.table)
-        return
     if fills_shards(job):
         from tvae.pipeline.jobs.shards.run import fill_shards
 
         fill_shards(items, context, batches, end, started)
-        return
-    if reads_concepts(job):
-        from tvae.pipeline.jobs.concepts.run import cache_concepts
-
-        cache_concepts(items, context, batches, end, started)
         return
     context.emit(started)
     operation = operation_for(context)

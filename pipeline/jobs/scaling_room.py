@@ -14,7 +14,7 @@ from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["check_scaling", "reading_memory", "room_to_scale"]
 
-_TAKEN: dict[Filter, int] = {"area": 12, "linear": 4, "lanczos": 10, "bicubic": 10, "smooth": 16, "cubic": 20}
+_TAKEN: dict[Filter, int] = {"area": 12, "linear": 4, "lanczos": 10, "bicubic": 10, "cubic": 20}
 """Bytes of a pixel of the scaled picture, at the peak: measured as the resident memory of a process."""
 _ACROSS = 4
 """Of a pixel that has its new width, and its old height yet."""

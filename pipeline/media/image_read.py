@@ -47,8 +47,8 @@ for _plugin in ("WebPImagePlugin", "AvifImagePlugin"):
         import_module(f"PIL.{_plugin}")
 
 
-def is_image(opened: Opened, max_pixels: int = MAX_PIXELS, *, first: bool = False) -> bool:
-    """Whether Pillow reads it as one picture; animations of some formats are videos, unless the ``first`` is wanted.
+def is_image(opened: Opened, max_pixels: int = MAX_PIXELS) -> bool:
+    """Whether Pillow reads it as one picture; animations of some formats are videos.
 
     Raises InputError for more than ``max_pixels``, a broken header, and HEIF (FFmpeg would read single tiles of it).
     """
@@ -61,8 +61,6 @@ def is_image(opened: Opened, max_pixels: int = MAX_PIXELS, *, first: bool = Fals
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
     with image:
-        if first:
-            return True
         if image.format == JPEG.name and path.suffix.lower() in MJPEG.suffixes and _follow(opened.file):
             return False
         return _format_of(image).several != "video" or _pictures(image, path) == 1

@@ -46,7 +46,6 @@ def open_reader(
     *,
     alpha: bool = False,
     quick: bool = False,
-    first: bool = False,
     decoder: Decoder | None = None,
 ) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
@@ -54,11 +53,11 @@ def open_reader(
     number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
     frame of a video has. opened: the file, where the caller has it open. alpha: of an image that Pillow reads and that
     has alpha, it comes with the colours; see ``Frame``. quick: how a video's colours are converted, see ``ToRgb``.
-    first: an animation that Pillow reads is its first picture. decoder: of images whose colours are taken as
+    decoder: of images whose colours are taken as
     stored, see ``decoders``; None: they are converted from their ICC profile."""
     path = Path(path).absolute()
     with nullcontext(opened) if opened is not None else _opened(path) as file:
-        if _is_image(file, max_pixels, first=first):
+        if _is_image(file, max_pixels):
             return ImageReader(file, max_pixels, hold, memory, alpha=alpha, decoder=decoder)
         early = _early_end(file)
         _check_animation(file)
@@ -89,7 +88,7 @@ def _opened(path: Path) -> Opened:
         raise _unreadable(path, error) from error
 
 
-def _is_image(opened: Opened, max_pixels: int, *, first: bool = False) -> bool:
+def _is_image(opened: Opened, max_pixels: int) -> bool:
     path = opened.path
     if opened.length == 0:
         raise _empty(path)
@@ -101,7 +100,7 @@ def _is_image(opened: Opened, max_pixels: int, *, first: bool = False) -> bool:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
     if endless:
         raise InputError(f"{path}: is cut off, the end of the picture is missing; fetch it again")
-    if is_image(opened, max_pixels, first=first):
+    if is_image(opened, max_pixels):
         return True
     if is_cut_animation(opened):
         raise InputError(f"{path}: is cut off, the end of the animation is missing; fetch it again")

@@ -107,15 +107,14 @@ class Sandbox:
         *,
         alpha: bool = False,
         quick: bool = False,
-        first: bool = False,
         decoder: Decoder | None = None,
     ) -> Reader:
         path = Path(path).absolute()
         with self._open(path) as opened:
             if not self._takes(path, opened):
-                how = {"alpha": alpha, "quick": quick, "first": first}
+                how = {"alpha": alpha, "quick": quick}
                 return open_here(path, max_pixels, hold, memory, lambda _: None, opened, decoder=decoder, **how)
-        asked = Asked(path, max_pixels, memory, hold, alpha, quick, first, decoder)
+        asked = Asked(path, max_pixels, memory, hold, alpha, quick, decoder)
         reader, process = self._served(path, lambda process: self._opened(process, asked))
         if not isinstance(reader, SandboxedVideo):
             self._give_back(process)
@@ -179,7 +178,7 @@ class Sandbox:
         """What a process makes of a file: a reader, or an answer that says what is wrong."""
         size = asked.path.stat().st_size
         limits = {"max_pixels": asked.max_pixels, "memory": asked.memory}
-        how = {"alpha": asked.alpha, "quick": asked.quick, "first": asked.first}
+        how = {"alpha": asked.alpha, "quick": asked.quick}
         question = {"path": str(asked.path), "decoder": asked.decoder, **how, **limits}
         with process.asked(size):
             answer = process.ask(question | {"bytes": size, "seconds": process.least})

@@ -21,7 +21,7 @@ _LARGEST = 1 << 63
 
 @dataclass
 class Asked:
-    """One file and its limits. hold, alpha, quick, first, decoder: see ``open_reader``; taken: bytes that room was
+    """One file and its limits. hold, alpha, quick, decoder: see ``open_reader``; taken: bytes that room was
     asked for."""
 
     path: Path
@@ -30,7 +30,6 @@ class Asked:
     hold: Callable[[int], None] | None = None
     alpha: bool = False
     quick: bool = False
-    first: bool = False
     decoder: Decoder | None = None
     taken: int | None = None
 

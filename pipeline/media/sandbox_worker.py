@@ -96,7 +96,7 @@ class _Worker:
                 self._open(path, question["max_pixels"], question["memory"], question)
 
     def _open(self, path: Path, max_pixels: int, memory: int | None, question: dict[str, Any]) -> None:
-        how = {name: question[name] for name in ("alpha", "quick", "first", "decoder")}
+        how = {name: question[name] for name in ("alpha", "quick", "decoder")}
 
         def hold(taken: int) -> None:
             self._tell({"held": taken})
@@ -104,7 +104,7 @@ class _Worker:
             self._begin(taken, self._size + taken)
 
         self._begin(0)
-        if memory is not None and not _pillow_reads(path, max_pixels, how["first"]):
+        if memory is not None and not _pillow_reads(path, max_pixels):
             _bound_memory(memory)  # FFmpeg does not always tell before how much it takes
         with open_reader(path, max_pixels, hold, memory, _bound_video, **how) as reader:
             if isinstance(reader, VideoReader) and reader.info.kind == "video":
@@ -180,10 +180,10 @@ def _described(reader: Reader) -> dict[str, Any]:
     return found | {"path": None}
 
 
-def _pillow_reads(path: Path, max_pixels: int, first: bool) -> bool:
+def _pillow_reads(path: Path, max_pixels: int) -> bool:
     try:
         with Opened(path) as opened:
-            return is_image(opened, max_pixels, first=first)
+            return is_image(opened, max_pixels)
     except (InputError, OSError):  # told when it is opened
         return True
 

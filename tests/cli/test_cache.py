@@ -12,7 +12,6 @@ import pytest
 from cache_vaes import saved
 from PIL import Image
 from program import invoke
-from stand_in_tables import records, stood_in
 
 from tvae.cli.completion import trainers
 from tvae.pipeline.caches import TRAINERS
@@ -135,7 +134,6 @@ def test_damaged_files_of_a_cache_count_once() -> None:
         (["--for", "ai-toolkit", "--buckets", "64-128"], "no range"),
         (["--for", "kohya", "--frames", "9"], "images alone"),
         (["--for", "kohya", "--stride", "9"], "--frames"),
-        (["--for", "kohya", "--video-clip-mode", "single_middle"], "no video_clip_mode"),
         (["--for", "kohya", "--frames", "5", "--frame-sample", "2"], "kohya has no frame_sample; leave --frame-sample"),
         (["--for", "webdataset", "--frames", "5", "--frame-sample", "2"], "webdataset has no frame_sample"),
         (["--for", "kohya", "--max-frames", "129"], "kohya has no max_frames; leave --max-frames out"),
@@ -156,53 +154,3 @@ def test_refused_in_one_line(words: list[str], told: str) -> None:
 def test_the_shell_knows_the_trainers() -> None:
     assert trainers("") == sorted([*TRAINERS, *CONTAINERS])
     assert trainers("mu") == ["musubi"]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["photos"], "the input is its dataset.toml"),
-        (["dataset.toml", "photos"], "the input is its dataset.toml"),
-        (["dataset.toml", "-o", "out"], "leave -o out"),
-        (["dataset.toml", "--size", "64x64"], "leave --size and --buckets out"),
-        (["dataset.toml", "--buckets", "off"], "leave --size and --buckets out"),
-        (["dataset.toml", "--frames", "9"], "in --video-clip-mode; leave --frames"),
-        (["dataset.toml", "--max-frames", "9"], "in --video-clip-mode; leave --frames"),
-        (["dataset.toml", "--frames", "9", "--frame-sample", "2"], "in --video-clip-mode; leave --frames"),
-        (["dataset.toml", "--video-clip-mode", "multiple_overlapping"], "video-clip-mode"),
-        (["dataset.toml", "--no-clobber"], "leave --no-clobber out"),
-        (["dataset.toml", "--arch", "flux"], "16 channels"),
-        (["none.toml"], "cannot read none.toml"),
-        (["dataset.toml", "--print-config"], "there is no job file for it"),
-    ],
-)
-def test_data_sets_are_refused_in_one_line(words: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stood_in(monkeypatch)
-    Path("dataset.toml").write_text("resolutions = [64]\n[[directory]]\npath = 'photos'\n")
-    code, out, error = call("cache", "--for", "diffusion-pipe", "--arch", "sdxl", "--vae", "vae", *words)
-    assert (code, out) == (2, "")
-    assert told in error
-    assert len(error.splitlines()) == 1
-    assert not Path("photos/cache").exists()
-
-
-def test_a_data_set_from_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    stood_in(monkeypatch)
-    Path("dataset.toml").write_text("resolutions = [64]\n[[directory]]\npath = 'photos'\n")
-    words = ("cache", "dataset.toml", "--for", "diffusion-pipe", "--arch", "sdxl", "--vae", "vae")
-    code, _, told = call(*words)
-    assert (code, "1 done, 1 skipped" in told, "run tvae again before diffusion-pipe" in told) == (0, True, True)
-    root = Path("photos/cache/sdxl/cache_1.000x64x64x1/latents")
-    assert [one["caption"] for one in records(root)] == [["a caption"]]
-    assert call("verify", "photos/cache", "--source", "photos")[:2] == (0, "1 fine\n")
-    assert "diffusion-pipe" in call("inspect", str(root))[1]
-
-
-def test_a_job_file_of_a_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    stood_in(monkeypatch)
-    Path("dataset.toml").write_text("resolutions = [64]\n[[directory]]\npath = 'photos'\n")
-    step = {"inputs": ["dataset.toml"], "vae": "vae", "output": "."}
-    said = "\n".join(f"{name} = {json.dumps(value)}" for name, value in step.items())
-    Path("job.toml").write_text(f'[[step]]\noperation = "cache"\n{said}\ncache = {{trainer = "diffusion-pipe"}}\n')
-    code, _, error = call("batch", "job.toml")
-    assert (code, "cached by tvae cache alone" in error) == (2, True)

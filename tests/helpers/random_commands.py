@@ -83,7 +83,7 @@ _OPTIONS: dict[str, dict[str, Option]] = {
     "cache": {**_COMMON, **_CACHE},
     "convert": {
         **{"--space": _SPACE, "--to-space": _SPACE, "--overwrite": (0.2, (), ()), "--json": (0.2, (), ())},
-        "--for": (0.2, ("kohya", "musubi", "comfy"), ("mds", "onetrainer", "finetrainers")),
+        "--for": (0.2, ("kohya", "musubi", "comfy"), ("mds", "finetrainers")),
         "--from": (0.1, ("kohya", "ai-toolkit"), ("webdataset", "x")),
         "--buckets": (0.1, ("on", "off", "32-128/32"), ("x",)),
         "--recursive": (0.1, (), ()),
@@ -114,7 +114,7 @@ _ARCHITECTURES = {
     "ai-toolkit": ("sd1", "sdxl"),
     "simpletuner": ("sdxl", "anima"),
     "comfy": ("kl", "wan"),
-    **dict.fromkeys(("ltx", "webdataset", "mds", "onetrainer", "finetrainers"), ()),
+    **dict.fromkeys(("ltx", "webdataset", "mds", "finetrainers"), ()),
 }
 
 

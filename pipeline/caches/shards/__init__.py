@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from tvae.pipeline.caches.shards.form import Sample, ShardForm, key_of
 from tvae.pipeline.caches.shards.mds import MDS
-from tvae.pipeline.caches.shards.pickled import PICKLED
 from tvae.pipeline.caches.shards.tar import WEBDATASET
 
 __all__ = ["FORMS", "Sample", "ShardForm", "key_of"]
 
-FORMS: dict[str, ShardForm] = {form.name: form for form in (WEBDATASET, MDS, PICKLED)}
+FORMS: dict[str, ShardForm] = {form.name: form for form in (WEBDATASET, MDS)}
 """By the name that ``--for`` knows them by."""

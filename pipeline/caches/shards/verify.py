@@ -8,8 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from tvae.pipeline.caches.shards import FORMS
 from tvae.pipeline.caches.shards.origin import Origin
-from tvae.pipeline.caches.shards.pickled import PICKLED
-from tvae.pipeline.caches.shards.pickled_index import INDEX, is_ours
 from tvae.pipeline.caches.shards.record import (
     FOLDER,
     OriginRecord,
@@ -50,10 +48,6 @@ def shard_folders(folder: Path) -> Iterator[Path]:
 def _verify(
     root: Path, sources: _Sources | None, made_by: MadeBy | None, wanted: Callable[[Path], bool]
 ) -> Iterator[Verdict]:
-    if (root / INDEX).is_file() and not is_ours(root):
-        if wanted(root / INDEX):
-            yield Verdict(root / INDEX, "stale", "diffusion-pipe has put a cache of its own in the place of tvae's")
-        return
     listed: list[ShardRecord] = []
     whole = not unfinished(root).exists()
     for place in record_places(root):
@@ -87,8 +81,6 @@ def _verify(
 def _verify_index(root: Path, listed: list[ShardRecord]) -> Iterator[Verdict]:
     """Of a run that was not interrupted. Nothing is said of an index that is right, nor of a form without any."""
     form = FORMS.get(listed[0].trainer)
-    if form is PICKLED and not (root / INDEX).exists():
-        yield Verdict(root / INDEX, "incomplete", "images have failed, or it was removed; run the same command again")
     if form is None or form.index is None or form.index_name is None:
         return
     path = root / form.index_name

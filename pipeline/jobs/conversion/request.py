@@ -53,8 +53,6 @@ def _check(request: CacheRequest, option: str, why_no_shards: str) -> None:
     trainer = trainer_named(request.trainer, option)
     if trainer.form is not None:
         raise UsageError(f"shards of {trainer.name} {why_no_shards}; tvae convert knows caches of single files")
-    if trainer.concepts:
-        raise UsageError(f"{trainer.name} finds its cache by its concepts; tvae cache --for {trainer.name} writes it")
     names = [one.name for one in trainer.architectures]
     if request.architecture is not None and request.architecture not in names:
         raise UsageError(

@@ -12,7 +12,7 @@ from statistics import median
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.devices.started import start_more
-from tvae.pipeline.jobs.job import Job, is_ordered
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.image_read import image_size
 from tvae.pipeline.settings.cores import usable_cores
@@ -60,7 +60,7 @@ def _times(job: Job, names: Sequence[str], capability: Callable[[str], tuple[int
 def _may(job: Job) -> bool:
     """Memory that is named is one process's; what is claimed, numbered, or to have the same bits is done one after the
     other; and whoever wants files opened elsewhere does not want them opened here."""
-    one = job.vram is not None or job.claim or job.bitwise or job.dry_run or job.split == "rows" or is_ordered(job)
+    one = job.vram is not None or job.claim or job.bitwise or job.dry_run or job.split == "rows" or fills_shards(job)
     return job.operation in ("encode", "cache") and not one and job.sandbox != "on"
 
 

@@ -23,7 +23,7 @@ from tvae.pipeline.jobs.shards.packing import Packing
 from tvae.pipeline.jobs.shards.standing import Standing
 from tvae.pipeline.models.load import BUILTIN
 
-__all__ = ["alone_in", "fill_shards"]
+__all__ = ["fill_shards"]
 
 _PATIENCE = 0.2
 """Seconds to wait for another run."""
@@ -39,7 +39,7 @@ def fill_shards(items: Sequence[Item], context: Context, batches: Batches, end: 
     plan = CachePlan(context.job, model)
     if context.job.batch is None and model.device.type == "cpu":
         batches = Batches(1, "cpu")  # what shares a call depends on time, and last bits on that; it brings little there
-    with alone_in(plan.root, "wait for it, or name another folder with -o"):
+    with _alone_in(plan.root):
         beside = TextsBeside()
         standing = Standing(plan, items, beside)
         with Packing(plan, standing, items, end) as packing:
@@ -49,10 +49,10 @@ def fill_shards(items: Sequence[Item], context: Context, batches: Batches, end: 
 
 
 @contextmanager
-def alone_in(root: Path, remedy: str) -> Iterator[None]:
-    """No other run fills shards in a folder. Raises UsageError where one does. remedy: what to do then."""
+def _alone_in(root: Path) -> Iterator[None]:
+    """Lock a folder against other runs that fill shards. Raises UsageError where one does."""
     try:
         with gone_if_empty(root / FOLDER), one_writer(root / FOLDER / "shards", _PATIENCE):
             yield
     except OutputHeld:
-        raise UsageError(f"another run writes shards to {root}; {remedy}") from None
+        raise UsageError(f"another run writes shards to {root}; wait for it, or name another folder with -o") from None

@@ -14,7 +14,7 @@ from tvae.pipeline.files.stored import write_stored
 from tvae.pipeline.files.tensor_header import read_header
 from tvae.pipeline.latents.foreign import tensors_in
 
-READ = {name: found for name, found in TRAINERS.items() if not found.concepts and found.form is None}
+READ = {name: found for name, found in TRAINERS.items() if found.form is None}
 """Trainers whose caches are read, too."""
 EVERY = [(trainer, one.name) for trainer, found in READ.items() for one in found.architectures]
 

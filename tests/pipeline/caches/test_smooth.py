@@ -1,28 +1,20 @@
-"""Pixels that are scaled as floats with antialiasing, cut, mirrored, in a trainer's own type."""
+"""Pixels that ltx-trainer scales as floats with antialiasing and cuts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from tvae.pipeline.caches import Framing, smooth
-from tvae.pipeline.caches.smooth import smooth_pixels
+from tvae.pipeline.caches import Framing
+from tvae.pipeline.caches.resize import framed
 
 SIZES = [((37, 53), (64, 92)), ((160, 90), (48, 64)), ((64, 64), (64, 80)), ((64, 64), (31, 64)), ((40, 30), (40, 30))]
-
-
-def triangles(length: int, count: int) -> np.ndarray:
-    """[count, length]: weights of old pixels in new ones, by their distance, over at least one old pixel."""
-    scale = length / count
-    centres = (np.arange(count) + 0.5) * scale
-    distance = np.abs(np.arange(length) + 0.5 - centres[:, None]) / max(scale, 1)
-    weights = np.maximum(1 - distance, 0)
-    return weights / weights.sum(1, keepdims=True)
+LARGE = ((2100, 700), (63, 42))
+"""More pixels than one block of rows has."""
 
 
 def cubics(length: int, count: int) -> np.ndarray:
-    """The same by Keys's cubic curve with a = -0.5, which reaches two old pixels."""
+    """[count, length]: weights of old pixels in new ones, by Keys's cubic curve with a = -0.5, over at least two."""
     scale = length / count
     centres = (np.arange(count) + 0.5) * scale
     x = np.abs(np.arange(length) + 0.5 - centres[:, None]) / max(scale, 1)
@@ -30,39 +22,11 @@ def cubics(length: int, count: int) -> np.ndarray:
     return weights / weights.sum(1, keepdims=True)
 
 
-def picture(width: int, height: int) -> np.ndarray:
-    return np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-@pytest.mark.parametrize(("size", "resized"), SIZES)
-@pytest.mark.parametrize("block", [1 << 20, 300])
-def test_numbers(size: tuple[int, int], resized: tuple[int, int], block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smooth, "_BLOCK", block)
-    rgb, crop = picture(*size), (3, 5, 24, 16)
-    down, across = triangles(size[1], resized[1]), triangles(size[0], resized[0])
-    wanted = np.einsum("hy,yxc,wx->hwc", down, rgb / 255, across)[5:21, 3:27] * 2 - 1
-    found = smooth_pixels(rgb, Framing(resized, crop, "smooth"), torch.float32, flipped=False)
-    assert found.shape == (16, 24, 3)
-    assert found.is_contiguous()
-    assert np.abs(found.numpy() - wanted).max() < 2e-6
-    mirrored = smooth_pixels(rgb, Framing(resized, crop, "smooth"), torch.float32, flipped=True)
-    assert mirrored.equal(found.flip(1))
-
-
-@pytest.mark.parametrize(("size", "resized"), SIZES)
-def test_cubic_numbers_stay_in_the_range_of_levels(size: tuple[int, int], resized: tuple[int, int]) -> None:
-    rgb = picture(*size)
+@pytest.mark.parametrize(("size", "resized"), [*SIZES, LARGE])
+def test_numbers_stay_in_the_range_of_levels(size: tuple[int, int], resized: tuple[int, int]) -> None:
+    rgb = np.random.default_rng(size[0]).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     down, across = cubics(size[1], resized[1]), cubics(size[0], resized[0])
-    scaled = np.einsum("hy,yxc,wx->hwc", down, rgb / 255, across)[5:21, 3:27]
-    found = smooth_pixels(rgb, Framing(resized, (3, 5, 24, 16), "cubic"), torch.float32, flipped=False).numpy()
+    scaled = np.einsum("hy,yxc,wx->hwc", down, rgb / 255, across, optimize=True)[5:21, 3:27]
+    found = framed(rgb, Framing(resized, (3, 5, 24, 16), "cubic"))
+    assert (found.dtype, found.flags.c_contiguous) == (np.float32, True)
     assert np.abs(found - (scaled.clip(0, 1) * 2 - 1)).max() < 2e-6
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_levels_are_rounded_to_the_trainers_type(dtype: torch.dtype) -> None:
-    rgb = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, 2)
-    found = smooth_pixels(rgb, Framing((16, 16), (0, 0, 16, 16), "smooth"), dtype, flipped=False)
-    levels = torch.arange(256).to(dtype)
-    assert found[..., 0].flatten().equal((levels / 255 * 2 - 1).float())
-    scaled = smooth_pixels(rgb, Framing((24, 24), (0, 0, 24, 24), "smooth"), dtype, flipped=False)
-    assert scaled.equal(scaled.to(dtype).float())

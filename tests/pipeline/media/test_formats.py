@@ -44,15 +44,8 @@ UNWRITTEN = {".jxl", ".heic"}
 ELSEWHERE = {
     ("pipeline/bench/plot.py", ".png"),
     *(("pipeline/caches/trainers/ltx.py", suffix) for suffix in (".png", ".jpg", ".jpeg")),
-    *(
-        ("pipeline/caches/concepts/entries.py", suffix)
-        for suffix in (".avif", ".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-    ),
-    ("pipeline/caches/tables/rows.py", ".webp"),
-    *(("pipeline/caches/tables/videos.py", suffix) for suffix in (".mkv", ".mp4")),
 }
-"""A chart is matplotlib's; what OneTrainer takes for an image is its own list, and diffusion-pipe asks for WebP and
-Matroska, and takes MP4 in any case."""
+"""A chart is matplotlib's; what ltx-trainer takes for an image is its own list."""
 
 
 def sample(path: Path, pictures: int = 1) -> Path:

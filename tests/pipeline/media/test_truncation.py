@@ -64,8 +64,6 @@ def test_a_cut_off_animation(suffix: str, lacked: int, tmp_path: Path) -> None:
     cut.write_bytes(data[:-lacked])
     with pytest.raises(InputError, match=r"is cut off, the end of the animation is missing"):
         open_reader(cut)
-    if lacked < 600:
-        open_reader(cut, first=True).close()  # of a first picture nothing is missing
 
 
 def animation(path: Path) -> bytes:

@@ -178,7 +178,6 @@ def test_frames_that_fill_a_clip_up_are_refused(folders: Any) -> None:
     ("words", "told"),
     [
         (("gone", "cache", "--for", "kohya"), "gone does not exist"),
-        (("lat", "cache", "--for", "onetrainer"), "tvae cache --for onetrainer writes it"),
         (("lat", "cache", "--for", "webdataset"), "shards of webdataset are filled by tvae cache"),
         (("lat", "cache", "--for", "kohya", "--arch", "pony"), "no architecture 'pony'"),
         (("lat", "cache", "--for", "kohya", "--space", "raw"), "--space is of single files"),

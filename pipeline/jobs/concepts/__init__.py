@@ -1,1 +1,0 @@
-"""Caches whose images stand in a file of the trainer: see ``tvae.pipeline.caches.concepts``."""
