@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tvae.cli import completion, options
-from tvae.cli.options.caching import CACHE
 from tvae.cli.reporting import reporting
 
 __all__ = ["cache"]
 
+CACHE = "Cache"
+
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        metavar="NAME",
+        help="The diffusion model, as the trainer calls it: sdxl, flux, wan and so on; for shards raw or model, the "
+        "space of the latents.",
+        show_default="the only one that the VAE suits",
+        rich_help_panel=CACHE,
+    ),
+]
+Buckets = Annotated[
+    str,
+    typer.Option(
+        "--buckets",
+        metavar="on|off|MIN-MAX[/STEP]",
+        help="Sort images into sizes near their own proportions, as the trainer does it; smallest and largest side and "
+        "their step as the trainer is set to, such as 256-2048/64.",
+        rich_help_panel=CACHE,
+    ),
+]
+NoUpscale = Annotated[
+    bool, typer.Option("--no-upscale", help="Do not enlarge images below the resolution.", rich_help_panel=CACHE)
+]
+Posterior = Annotated[
+    Literal["mean", "sample"] | None,
+    typer.Option(
+        "--posterior",
+        help="Mean of the encoder's distribution, or a sample of it.",
+        show_default="what the trainer stores",
+        rich_help_panel=CACHE,
+    ),
+]
+TargetFps = Annotated[
+    float | None,
+    typer.Option(
+        "--target-fps",
+        metavar="N",
+        help="Leave out frames of faster videos until so many a second are left.",
+        show_default="all frames",
+        rich_help_panel=CACHE,
+    ),
+]
 For = Annotated[
     str,
     typer.Option(
@@ -112,20 +156,20 @@ def cache(
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
     print_config: options.PrintConfig = False,
-    arch: options.Arch = None,
+    arch: Arch = None,
     size: Resolution = None,
-    buckets: options.Buckets = "on",
-    no_upscale: options.NoUpscale = False,
+    buckets: Buckets = "on",
+    no_upscale: NoUpscale = False,
     flip: Flip = False,
     alpha_mask: AlphaMask = False,
-    posterior: options.CachePosterior = None,
+    posterior: Posterior = None,
     seed: options.Seed = 0,
     frames: Frames = None,
     stride: Stride = None,
     start: Start = 0,
     frame_sample: FrameSample = None,
     max_frames: MaxFrames = None,
-    target_fps: options.TargetFps = None,
+    target_fps: TargetFps = None,
     shards: Shards = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
@@ -163,7 +207,8 @@ def cache(
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
         from tvae.cli.work import carry_out, tell_job
-        from tvae.pipeline.caches import Buckets, CacheRequest
+        from tvae.pipeline.caches import Buckets as CacheBuckets
+        from tvae.pipeline.caches import CacheRequest
         from tvae.pipeline.jobs import Job
 
         job = Job(
@@ -196,7 +241,7 @@ def cache(
             cache=CacheRequest(
                 trainer,
                 arch,
-                Buckets.parse(buckets),
+                CacheBuckets.parse(buckets),
                 not no_upscale,
                 flip,
                 alpha_mask,

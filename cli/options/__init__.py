@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from tvae.cli.options.caching import Arch, Buckets, CachePosterior, NoUpscale, TargetFps
 from tvae.cli.options.files import (
     BatchFile,
     DryRun,
@@ -60,13 +59,10 @@ __all__ = [
     "AllowPickle",
     "AllowWhole",
     "Alpha",
-    "Arch",
     "Audio",
     "Batch",
     "BatchFile",
     "Bitwise",
-    "Buckets",
-    "CachePosterior",
     "Codec",
     "Color",
     "Config",
@@ -89,7 +85,6 @@ __all__ = [
     "MaxMegapixels",
     "NoClobber",
     "NoProgress",
-    "NoUpscale",
     "Output",
     "Overwrite",
     "PixFmt",
@@ -105,7 +100,6 @@ __all__ = [
     "Spill",
     "Split",
     "Strip",
-    "TargetFps",
     "Threads",
     "TokensSize",
     "UrlInputs",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
-from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.formats import Kind
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from tvae.pipeline.media.spec import MediaInfo
 
-__all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish", "timed"]
+__all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
 
 Size = tuple[int, int]
 """(width, height) in pixels."""
@@ -123,31 +121,6 @@ Latents = Sequence["Tensor"]
 """[C, t, h, w] of the image and, where wanted, of the mirrored one; t is 1 for an image."""
 
 
-def timed(value: Tensor) -> Tensor:
-    """[C, h, w] as [C, 1, h, w]; any other shape as it is."""
-    return value.unsqueeze(1) if value.ndim == 3 else value
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What one file of a cache says of itself, before its values are read. None: it does not say."""
-
-    folder: PurePosixPath
-    """Of its source, below the folder that is cached."""
-    stem: str | None
-    """Its source's name without the suffix."""
-    architecture: str | None = None
-    size: Size | None = None
-    """Of the whole image, as the trainer sees it."""
-    frames: tuple[int, int] | None = None
-    """Of a piece of a video: the first, and how many."""
-    name: str | None = None
-    """Its source's whole name."""
-    framing: Framing | None = None
-    mirrored: bool = False
-    """It holds the mirrored image alone."""
-
-
 @dataclass(frozen=True)
 class Trainer:
     """A trainer's cache."""
@@ -162,12 +135,8 @@ class Trainer:
     """Names of a subject's files, below the output folder."""
     contents: Callable[[Subject, Latents], list[Stored]]
     """What they hold, in the same order."""
-    entry: Callable[[PurePosixPath, Mapping[str, str]], Entry | None]
-    """The inverse of ``files``: of a file's place, and the texts in it if it is a safetensors file. None: it is none of
-    the trainer's latents."""
-    values: Callable[[Mapping[str, Tensor]], list[Latents]]
-    """The inverse of ``contents``: of all tensors in a file. Several where it holds several sizes of its source.
-    ValueError for what it holds instead."""
+    is_entry: Callable[[PurePosixPath], bool]
+    """Whether a place below the output folder is called as ``files`` calls the trainer's latents."""
     folder: Callable[[PurePosixPath], PurePosixPath] = lambda source: source.parent
     """The one that a source's files lie in, below the output folder."""
     upright: tuple[Kind, ...] = ()
@@ -185,14 +154,10 @@ class Trainer:
     """It mirrors an image before it scales and cuts it; otherwise it mirrors what is cut."""
     alpha_masks: bool = False
     """It can keep the alpha of images. Pixels are then changed in size with it, see ``framed``."""
-    left_out: Callable[[Mapping[str, Tensor]], str | None] = lambda tensors: None
-    """Of all tensors in a file: a line on what ``values`` does not give, where a user should know."""
     beside: bool = False
     """It looks for a cache in the folders of the images."""
     image_suffixes: tuple[str, ...] | None = None
     """In lower case, by which it knows images; all else is a video to it. None: it opens files to tell."""
-    whole_names: bool = False
-    """Its files are found by the whole name of an image, the suffix included."""
     one_size: bool = False
     """Every image gets the size that was asked for."""
     ranges: bool = False
@@ -220,14 +185,6 @@ class Trainer:
     def takes_alpha(self) -> bool:
         """Do the pixels that it encodes depend on an image's alpha?"""
         return self.over_white or self.weighs_alpha
-
-    def entry_at(self, root: Path, place: PurePosixPath) -> Entry | None:
-        """Of a file below a folder; None where it is none of the trainer's latents. A damaged one has no texts."""
-        texts: Mapping[str, str] = {}
-        if place.suffix == ".safetensors":
-            with suppress(OSError, ValueError):
-                texts = read_texts(root / place)
-        return self.entry(place, texts)
 
     def check_kind(self, place: PurePosixPath, kind: Kind) -> None:
         """ValueError for what it would take for the other kind, by its name."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches import CacheRequest, trainer_named
+from tvae.pipeline.caches import trainer_named
 from tvae.pipeline.caches.record import FOLDER as RECORDS
 from tvae.pipeline.caches.shards import key_of
 from tvae.pipeline.caches.shards.record import FOLDER
@@ -73,27 +73,21 @@ def _check_keys(items: Sequence[Item]) -> None:
             raise UsageError(f"{first.source} and {item.source} would both have the key '{key}' in shards; rename one")
 
 
-def advice(job: Job, output: Path | None, images: Sequence[Path] | None = None) -> list[str]:
-    """Lines on what the trainer wants of whoever uses the cache. output: a file that was written; None: of none.
-    images: folders of them; None: those of the inputs."""
+def advice(job: Job, output: Path | None) -> list[str]:
+    """Return lines on what the trainer wants of the user of its cache. output: a file that was written."""
     if job.cache is None:
         return []
     trainer, root = trainer_named(job.cache.trainer), Path(job.output or ".").resolve()
-    named = [*map(Path, job.inputs), *(Path(one.name) for one in job.listed)] if images is None else images
-    homes = {path.resolve() if path.is_dir() else path.resolve().parent for path in named}
-    beside = f"{trainer.name} looks for a cache beside the images: it has to lie in their folder"
-    own = [
-        one for one in trainer.architectures if one.note is not None and one.name == _architecture(job.cache, output)
-    ]
-    return [*([beside] if trainer.beside and homes != {root} else []), *trainer.notes, *(str(one.note) for one in own)]
-
-
-def _architecture(request: CacheRequest, output: Path | None) -> str | None:
-    """The one that was asked for, or that a file is called by."""
-    if request.architecture is not None or output is None:
-        return request.architecture
-    entry = trainer_named(request.trainer).entry(PurePosixPath(output.name), {})
-    return None if entry is None else entry.architecture
+    inputs = [*map(Path, job.inputs), *(Path(one.name) for one in job.listed)]
+    homes = {path.resolve() if path.is_dir() else path.resolve().parent for path in inputs}
+    lines = [*trainer.notes]
+    if trainer.beside and homes != {root}:
+        lines.insert(0, f"{trainer.name} looks for a cache beside the images: it has to lie in their folder")
+    for architecture in trainer.architectures:
+        named = output is not None and output.stem.endswith(f"_{architecture.name}")
+        if architecture.note is not None and (named or job.cache.architecture == architecture.name):
+            lines.append(architecture.note)
+    return lines
 
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:

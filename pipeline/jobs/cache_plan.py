@@ -239,7 +239,7 @@ class CachePlan:
         """Is it latents of this trainer, in no folder elsewhere? A record that came with others' files may name any of
         a user's."""
         inside = (self.root / name).parent.resolve().is_relative_to(self.root.resolve())
-        return inside and self.trainer.entry_at(self.root, PurePosixPath(name)) is not None
+        return inside and self.trainer.is_entry(PurePosixPath(name))
 
     def check_own(self, path: Path, place: Path) -> None:
         """InputError for a file not written by tvae of this source, OutputError for a folder. place: of its record."""

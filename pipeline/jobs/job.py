@@ -148,8 +148,7 @@ class Job:
     space: Space = "raw"
 
     allow_other_vae: bool = False
-    """Take latents of tvae, or a cache that it wrote, for those of a VAE that did not make them, where its geometry is
-    the same."""
+    """Take latents of tvae for those of a VAE that did not make them, where its geometry is the same."""
     latents_space: Space | None = None
     """Of latents that other programs wrote, for decode: they do not say. None: there are none of those."""
     latents_key: str | None = None

@@ -50,15 +50,6 @@ def test_a_folder_of_caches() -> None:
     assert "small: 1 cache that tvae wrote" in told
 
 
-def test_converted_entries_are_one_cache() -> None:
-    """Each of their records has the latents that it was made of."""
-    assert call("encode", "photos", "-o", "lat")[0] == 0
-    words = ("--for", "comfy", "--arch", "kl")
-    assert call("convert", "lat", "made", *words)[0] == 0
-    (row,) = rows("made")
-    assert (row["sources"], row["options"]["upscale"], "latents" in row["options"]) == (3, True, False)
-
-
 def test_records_that_are_none() -> None:
     assert call("cache", "photos", "--for", "comfy", "--arch", "kl", "--size", "64x64", "-o", "made")[0] == 0
     first, second, _ = sorted(Path("made/.tvae-cache").rglob("*.json"))

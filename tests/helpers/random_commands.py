@@ -81,13 +81,7 @@ _OPTIONS: dict[str, dict[str, Option]] = {
     "decode": {**_COMMON, **_PARTS, **_FILM, "--space": _SPACE, "--key": (0.04, ("latents",), ("x",))},
     "roundtrip": {**_COMMON, **_PARTS, **_READ, **_FILM},
     "cache": {**_COMMON, **_CACHE},
-    "convert": {
-        **{"--space": _SPACE, "--to-space": _SPACE, "--overwrite": (0.2, (), ()), "--json": (0.2, (), ())},
-        "--for": (0.2, ("kohya", "musubi", "comfy"), ("mds", "finetrainers")),
-        "--from": (0.1, ("kohya", "ai-toolkit"), ("webdataset", "x")),
-        "--buckets": (0.1, ("on", "off", "32-128/32"), ("x",)),
-        "--recursive": (0.1, (), ()),
-    },
+    "convert": {"--space": _SPACE, "--to-space": _SPACE, "--overwrite": (0.2, (), ()), "--json": (0.2, (), ())},
     "inspect": {
         "--json": (0.3, (), ()),
         "--sandbox": _COMMON["--sandbox"],

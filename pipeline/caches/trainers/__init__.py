@@ -29,14 +29,13 @@ LEFT_OUT = {
 """Whose caches cannot be written from outside, and why; more in the folder's README."""
 
 
-def trainer_named(name: str, option: str = "--for") -> Trainer:
-    """One of the trainers, or of the containers (``shards``). Raises UsageError for any other name. option: that it was
-    given by."""
+def trainer_named(name: str) -> Trainer:
+    """Return one of the trainers or of the containers (``shards``). Raises UsageError for any other name."""
     if name in LEFT_OUT:
         raise UsageError(f"tvae writes no cache for {name}: {LEFT_OUT[name]}")
     known = {**TRAINERS, **CONTAINERS}
     if name not in known:
-        raise UsageError(f"{option} {name} is no trainer that tvae knows caches of; one of {', '.join(known)}")
+        raise UsageError(f"--for {name} is no trainer that tvae knows caches of; one of {', '.join(known)}")
     return known[name]
 
 

@@ -17,15 +17,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish, timed
+from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
@@ -33,9 +29,8 @@ _KL, _FLUX2 = ("AutoencoderKL",), ("AutoencoderKLFlux2",)
 _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _RESOLUTION = (1024, 1024)
 _FOLDER = "_latent_cache"
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-_NAME = re.compile(r"(.*)_[\w-]{22}", re.ASCII | re.DOTALL)
-"""Of a file without its suffix: a stem, and MD5 as URL-safe Base64."""
+_NAME = re.compile(r".*_[\w-]{22}\.safetensors", re.ASCII | re.DOTALL)
+"""A stem, and MD5 as URL-safe Base64."""
 
 
 def _frame(size: Size, wish: Wish) -> Framing:
@@ -98,23 +93,8 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return found
 
 
-def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
-    name, version = texts.get("filename"), texts.get("latent_space_version")
-    sides = ["scale_to_width", "scale_to_height", "crop_x", "crop_y", "crop_width", "crop_height"]
-    if place.parent.name == _FOLDER and not texts and (found := _NAME.fullmatch(place.stem)):
-        return Entry(place.parent.parent, found[1], None)  # a damaged one, which reading it says
-    if place.parent.name != _FOLDER or name is None or not all(_NUMBER.fullmatch(texts.get(one, "")) for one in sides):
-        return None
-    width, height, *crop = (int(texts[one]) for one in sides)
-    framing = Framing((width, height), (crop[0], crop[1], crop[2], crop[3]), "bicubic")
-    architecture = next((one.name for one in TRAINER.architectures if version == (one.label or one.name)), version)
-    mirrored = texts.get("flip_x") == "true"
-    stem = PurePosixPath(name).stem
-    return Entry(place.parent.parent, stem, architecture, name=name, framing=framing, mirrored=mirrored)
-
-
-def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[timed(one)] for name, one in tensors.items() if name == "latent"]
+def _is_entry(place: PurePosixPath) -> bool:
+    return place.parent.name == _FOLDER and _NAME.fullmatch(place.name) is not None
 
 
 TRAINER = Trainer(
@@ -139,9 +119,7 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
-    entry=_entry,
-    values=_values,
-    whole_names=True,
+    is_entry=_is_entry,
     folder=_folder,
     upright=("image",),
     flips=True,

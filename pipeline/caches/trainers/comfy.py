@@ -12,16 +12,11 @@ pixels in the middle; with ``--buckets off`` they are scaled to cover the size t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from tvae.pipeline.caches.buckets import covering, floored
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
@@ -50,21 +45,6 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Tensors({"latent_tensor": value.unsqueeze(0).contiguous(), _VERSION: torch.tensor([])})]
 
 
-def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
-    return Entry(place.parent, place.stem) if place.suffix == ".latent" else None
-
-
-def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    if _VERSION not in tensors:
-        raise ValueError("an older ComfyUI scaled its values; convert it alone, without --from")
-    found = tensors.get("latent_tensor")
-    if found is None or found.ndim not in (4, 5):
-        return []
-    if found.shape[0] != 1:
-        raise ValueError(f"it holds {found.shape[0]} pictures; one can be converted")
-    return [[found[0] if found.ndim == 5 else found[0].unsqueeze(1)]]
-
-
 TRAINER = Trainer(
     name="comfy",
     code="comfyanonymous/ComfyUI 01094316268cab9ed5cd53b825b359a7becb9d6c",
@@ -86,8 +66,7 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
-    entry=_entry,
-    values=_values,
+    is_entry=lambda place: place.suffix == ".latent",
     upright=("image", "video"),
     one_piece=True,
 )

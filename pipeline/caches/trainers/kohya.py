@@ -13,25 +13,19 @@ Latents are a sample (Anima: the mean); of SD, SDXL, SD 3 and HunyuanImage raw, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvae.pipeline.caches.buckets import floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Entry, Filter, Framing, Latents, Size, Subject, Trainer, Wish, timed
+from tvae.pipeline.caches.spec import Architecture, Filter, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Arrays, Stored
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
 _SMALLEST, _LARGEST = 256, 1024
 _KL, _QWEN = ("AutoencoderKL",), ("AutoencoderKLQwenImage", "AutoencoderKLWan")
-_NAME = re.compile(r"(.+)_(\d{4,})x(\d{4,})_([a-z0-9]+)\.npz", re.ASCII)
-_KEY = re.compile(r"latents(_\d+x\d+)?", re.ASCII)
+_NAME = re.compile(r".+_\d{4,}x\d{4,}_[a-z0-9]+\.npz", re.ASCII)
 
 
 def _sizes(area: int, wish: Wish) -> list[Size]:
@@ -119,24 +113,6 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Arrays(found)]
 
 
-def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
-    found = _NAME.fullmatch(place.name)
-    return found and Entry(place.parent, found[1], found[4], (int(found[2]), int(found[3])))
-
-
-def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    """kohya adds another size of an image to its file, but for SD and SDXL."""
-    ends = [found[1] or "" for found in map(_KEY.fullmatch, tensors) if found]
-    pairs = [(tensors[f"latents{end}"], tensors.get(f"latents_flipped{end}")) for end in ends]
-    return [[timed(one) for one in pair if one is not None] for pair in pairs]
-
-
-def _left_out(tensors: Mapping[str, Tensor]) -> str | None:
-    if not any(name.startswith("alpha_mask") for name in tensors):
-        return None
-    return "kohya's alpha masks are left out; tvae cache --for kohya --alpha-mask makes them of the images"
-
-
 TRAINER = Trainer(
     name="kohya",
     code="kohya-ss/sd-scripts 48d368fa557731ad0488c07304dfeba8c07910eb",
@@ -152,11 +128,9 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
-    entry=_entry,
-    values=_values,
+    is_entry=lambda place: _NAME.fullmatch(place.name) is not None,
     flips=True,
     alpha_masks=True,
-    left_out=_left_out,
     ranges=True,
     beside=True,
     notes=("the cache holds one resolution of each image: another --size replaces it",),

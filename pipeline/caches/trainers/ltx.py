@@ -12,15 +12,10 @@ another model makes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Pickled, Stored
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
@@ -55,16 +50,6 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Pickled({"latents": value, "num_frames": frames, "height": height, "width": width, "fps": fps})]
 
 
-def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
-    if place.suffix != ".pt" or place.parts[0] != _FOLDER:
-        return None
-    return Entry(place.parent.relative_to(_FOLDER), place.stem, TRAINER.architectures[0].name)
-
-
-def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[one] for name, one in tensors.items() if name == "latents"]
-
-
 TRAINER = Trainer(
     name="ltx",
     code="Lightricks/LTX-2 400fd31054597515f47125691032c04b1c3ee24e",
@@ -86,8 +71,7 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
-    entry=_entry,
-    values=_values,
+    is_entry=lambda place: place.suffix == ".pt" and place.parts[0] == _FOLDER,
     folder=_folder,
     upright=("image",),
     image_suffixes=(".png", ".jpg", ".jpeg"),

@@ -17,13 +17,12 @@ HunyuanVideo 1.5 does unless ``--vae_sample_size 0`` is passed (128 pixels); Hun
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.buckets import covering, floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish, timed
+from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
 
 if TYPE_CHECKING:
@@ -37,11 +36,7 @@ _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _HUNYUAN = ("AutoencoderKLHunyuanVideo",)
 _FLAT = ("f2d", "f2k4b", "f2k9b", "zi", "i4")
 """Whose latents have no time."""
-_SQUARES = 128
-"""Channels of Ideogram's, 32 of each place in a square of 2x2; no other latents without time under such a name have
-as many."""
-_NAME = re.compile(r"(.+?)(?:_(\d{5,})-(\d{3,}))?_(\d{4,})x(\d{4,})_([a-z0-9]+)\.safetensors", re.ASCII)
-_KEY = re.compile(r"latents_(\d+x)?\d+x\d+_[a-z]+\d+", re.ASCII)
+_NAME = re.compile(r".+_\d{4,}x\d{4,}_[a-z0-9]+\.safetensors", re.ASCII)
 
 
 def _sizes(area: int, step: int) -> list[Size]:
@@ -107,30 +102,6 @@ def _in_squares(value: Tensor) -> Tensor:
     return torch.cat([value[..., row::2, column::2] for row in (0, 1) for column in (0, 1)])
 
 
-def _out_of_squares(value: Tensor) -> Tensor:
-    """The inverse."""
-    return value.unflatten(0, (2, 2, -1)).permute(2, 3, 4, 0, 5, 1).flatten(4, 5).flatten(2, 3)
-
-
-def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
-    found = _NAME.fullmatch(place.name)
-    if found is None:
-        return None
-    if found[2] is not None:
-        return Entry(place.parent, found[1], found[6], frames=(int(found[2]), int(found[3])))
-    return Entry(place.parent, found[1], found[6], (int(found[4]), int(found[5])))
-
-
-def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    found = {name: one for name, one in tensors.items() if _KEY.fullmatch(name)}
-    return [[_out_of_squares(timed(one)) if _squares(name, one) else timed(one)] for name, one in found.items()]
-
-
-def _squares(name: str, value: Tensor) -> bool:
-    """Are they Ideogram's? Those of FLUX.2 have no time in their name."""
-    return value.ndim == 3 and value.shape[0] == _SQUARES and name.count("x") == 2
-
-
 def _made(
     name: str,
     label: str,
@@ -184,8 +155,7 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
-    entry=_entry,
-    values=_values,
+    is_entry=lambda place: _NAME.fullmatch(place.name) is not None,
     weighs_alpha=True,
     quick_colours=True,
     apart=True,

@@ -20,16 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from math import sqrt
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish, timed
+from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Pickled, Stored
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
@@ -106,14 +102,6 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Pickled(value if subject.architecture.name == "anima" else value[:, 0])]
 
 
-def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
-    return Entry(place.parent, None) if _NAME.fullmatch(place.name) else None
-
-
-def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[timed(one)] for one in tensors.values()]
-
-
 def _made(
     name: str,
     classes: tuple[str, ...],
@@ -169,8 +157,7 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
-    entry=_entry,
-    values=_values,
+    is_entry=lambda place: _NAME.fullmatch(place.name) is not None,
     decoder="trainingsample",
     square=True,
     enlarges=True,

@@ -6,7 +6,6 @@ import pytest
 import torch
 from cache_subjects import files_of
 
-from tvae.pipeline.caches import TRAINERS
 from tvae.pipeline.caches.spec import Piece
 from tvae.pipeline.files.stored import Tensors
 
@@ -47,11 +46,3 @@ def test_a_piece_of_a_video(name: str) -> None:
     assert key.startswith("latents_3x6x8_")
     assert value.shape[1:] == (3, 6, 8)
     assert (stored.texts["width"], stored.texts["height"], stored.texts["frame_count"]) == ("64", "48", "9")
-
-
-def test_squares_of_ideogram_come_back() -> None:
-    """A trainer's file: rows of a square, then its columns, then channels."""
-    mean = torch.arange(32 * 4 * 6, dtype=torch.float32).reshape(32, 1, 4, 6)
-    stored = torch.stack([mean[c, 0, i::2, j::2] for i in (0, 1) for j in (0, 1) for c in range(32)])
-    ((found,),) = TRAINERS["musubi"].values({"latents_1x2x3_float32": stored})
-    assert found.equal(mean)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cache_subjects import files_of
 
 from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, trainer_named
+from tvae.pipeline.caches.spec import Piece
 from tvae.pipeline.caches.trainers import LEFT_OUT
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.latent_space import LatentSpace
@@ -125,3 +128,16 @@ def test_every_trainer_says_where_its_format_was_read(trainer: Any) -> None:
 def test_a_request_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         CacheRequest("kohya", **fields)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "architecture"), [(n, one.name) for n in TRAINERS for one in TRAINERS[n].architectures]
+)
+def test_a_trainer_knows_its_files_by_their_names(trainer: str, architecture: str) -> None:
+    found = TRAINERS[trainer]
+    clips = next(one for one in found.architectures if one.name == architecture).clips
+    names = [*files_of(trainer, architecture, flip=found.flips)]
+    names += [*files_of(trainer, architecture, piece=Piece(30, 9, 16.0), frames=3)] if clips else []
+    assert all(found.is_entry(PurePosixPath(name)) for name in names)
+    others = ("a.png", "a.npz", "a_te.safetensors", "latents.pt", "x/a.json", "a.txt", "a_latents_cache.safetensors")
+    assert not any(found.is_entry(PurePosixPath(name)) for name in others)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 from tiny_vaes import relative_l2
 
 from tvae.pipeline.caches import Buckets, CacheRequest
+from tvae.pipeline.caches.record import read_record, write_record
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, Job, run_job
 
@@ -226,6 +228,25 @@ def test_a_damaged_record_counts_for_nothing(sdxl: Any, tmp_path: Path) -> None:
     assert ends(cached(sdxl, source, out=out, existing="overwrite"), ItemDone)
     shutil.rmtree(out)
     assert ends(cached(sdxl, source, out=out), ItemDone)
+
+
+def test_a_record_does_not_say_which_of_a_users_files_go(sdxl: Any, tmp_path: Path) -> None:
+    """It may have come with others' files. The trainer's own older file goes, as it should."""
+    source, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    cached(sdxl, source, out=out)
+    old, mine = out / "a_0064x0064_sdxl.npz", photo(out / "mine.png")
+    shutil.copy(out / "a_0096x0064_sdxl.npz", old)
+    elsewhere = tmp_path / "elsewhere" / "b_0064x0064_sdxl.npz"
+    elsewhere.parent.mkdir()
+    elsewhere.touch()
+    (out / "there").symlink_to(elsewhere.parent)
+    place = out / ".tvae-cache" / ".kohya-sdxl" / "a.png.json"
+    write_record(place, replace(read_record(place), stale=(old.name, mine.name, "there/b_0064x0064_sdxl.npz")))
+    photo(source, seed=1)
+    assert ends(cached(sdxl, source, out=out), ItemDone)
+    assert not old.exists()
+    assert mine.exists()
+    assert elsewhere.exists()
 
 
 def test_images_and_videos_have_folders_of_their_own(flux: Any, tmp_path: Path) -> None:

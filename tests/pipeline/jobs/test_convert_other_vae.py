@@ -83,8 +83,6 @@ def test_the_vae_that_made_them_changes_nothing() -> None:
         ((LATENTS, "b.safetensors", "--allow-other-vae"), 2, "pass --vae, too"),
         ((LATENTS, "b.safetensors", "--vae", "third", "--allow-other-vae"), 3, "this VAE has"),
         ((LATENTS, "b.safetensors", "--vae", "gone", "--allow-other-vae"), 2, "gone"),
-        (("lat", "b", "--for", "kohya", "--arch", "sdxl", "--allow-other-vae"), 2, "is of --from"),
-        (("lat", "b", "--from", "kohya", "--arch", "sdxl", "--allow-other-vae"), 2, "pass --vae"),
     ],
 )
 def test_refused(words: tuple[str, ...], code: int, message: str) -> None:
