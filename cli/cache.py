@@ -62,7 +62,7 @@ For = Annotated[
         "--for",
         metavar="TRAINER",
         help="The program that reads the cache: kohya (sd-scripts), musubi (musubi-tuner) and others, or shards for "
-        "webdataset or mds (MosaicML Streaming); tvae names them all where it does not know one.",
+        "webdataset; tvae names them all where it does not know one.",
         autocompletion=completion.trainers,
         rich_help_panel=CACHE,
     ),
@@ -139,8 +139,8 @@ Shards = Annotated[
     typer.Option(
         "--shards",
         metavar="SIZE",
-        help="With --for webdataset and mds: size of a shard at most, such as 1GB.",
-        show_default="1GB; mds: 64MiB",
+        help="With --for webdataset: largest size of a shard, such as 1GB.",
+        show_default="1GB",
         rich_help_panel=CACHE,
     ),
 ]
@@ -198,7 +198,7 @@ def cache(
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
 
-    With --for webdataset or mds, latents of any VAE (--arch raw or model says in which space) and the texts beside the
+    With --for webdataset, latents of any VAE (--arch raw or model says in which space) and the texts beside the
     images (.txt, .json and others) come into shards, in the order of the inputs, which may be .tar archives.
     A run that was interrupted keeps its complete shards and continues with the next. An image that has changed leaves
     its shard for a new one; another VAE or other options are refused (--overwrite replaces). Images that fail are left

@@ -49,14 +49,14 @@ def kin(incomplete: str) -> list[str]:
 
 
 def trainers(incomplete: str) -> list[str]:
-    """What ``--for`` takes: the names of trainers' files, and of containers; torch need not be loaded for them."""
+    """What ``--for`` takes: the names of trainers' files; torch need not be loaded for them."""
     from importlib.util import find_spec
     from pathlib import Path
 
     found = find_spec("tvae.pipeline.caches")
     assert found is not None, "the package is installed whole"
     files = (file for place in found.submodule_search_locations or () for file in Path(place).glob("trainers/*.py"))
-    names = {file.stem.replace("_", "-") for file in files if file.stem != "__init__"} | {"mds", "webdataset"}
+    names = {file.stem.replace("_", "-") for file in files if file.stem != "__init__"}
     return _beginning(sorted(names), incomplete)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
-from tvae.pipeline.caches.shards.verify import shard_folders, verify_shards
 from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
+from tvae.pipeline.caches.webdataset import verify_shards
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents import source_of
@@ -57,7 +57,7 @@ def verdicts(
 ) -> Iterator[Verdict]:
     """Of a file or a folder. sources: the folder of the sources, which are to be as they were. Raises InputError for
     what is neither latents nor a folder."""
-    recorded, seen = recorded_files(named) | {*shard_folders(named)}, set[Path]()
+    recorded, seen = recorded_files(named), set[Path]()
     for path in found_below(named):
         if path not in recorded:
             seen.add(path)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.caches.record import CacheRecord, read_record
-from tvae.pipeline.caches.shards.record import ShardRecord, record_places
-from tvae.pipeline.caches.shards.record import read_record as read_shard
 from tvae.pipeline.caches.verify import places_in
+from tvae.pipeline.caches.webdataset import ShardRecord, read_shard_record, shard_record_places
 from tvae.pipeline.errors import InputError
 
 __all__ = ["caches_in"]
@@ -36,7 +35,7 @@ def caches_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def _records(folder: Path) -> Iterator[CacheRecord | ShardRecord]:
-    for places, read in ((places_in(folder), read_record), (record_places(folder), read_shard)):
+    for places, read in ((places_in(folder), read_record), (shard_record_places(folder), read_shard_record)):
         for place in places:
             try:
                 yield read(place)

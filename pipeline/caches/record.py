@@ -23,7 +23,7 @@ from tvae.pipeline.files.record import Within, from_json, to_json
 from tvae.pipeline.latents.meta import SourceRecord, VaeIdentity
 
 __all__ = [
-    *("FOLDER", "CacheRecord", "FileRecord", "place_for", "place_of_source", "read_record", "record_place"),
+    *("FOLDER", "CacheRecord", "FileRecord", "made_of", "place_for", "place_of_source", "read_record", "record_place"),
     "write_record",
 ]
 
@@ -54,6 +54,13 @@ class FileRecord:
             return False
 
 
+def made_of(trainer: str, architecture: str, vae: VaeIdentity, options: Mapping[str, Any]) -> str:
+    """Return the checksum of what determines latents, but for their source."""
+    of_vae = [vae.class_name, vae.config_sha256, vae.weights_sha256]
+    facts = [trainer, architecture, of_vae, to_json(options)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class CacheRecord:
     """Of one image or video."""
@@ -81,9 +88,7 @@ class CacheRecord:
     @property
     def made_of(self) -> str:
         """Checksum of what determines the files, but for the source."""
-        vae = [self.vae.class_name, self.vae.config_sha256, self.vae.weights_sha256]
-        facts = [self.trainer, self.architecture, vae, to_json(self.options)]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return made_of(self.trainer, self.architecture, self.vae, self.options)
 
     def with_files(self, files: tuple[FileRecord, ...], *, complete: bool = True) -> CacheRecord:
         """The same with other files."""

@@ -9,8 +9,10 @@ from typing import Any, Literal
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.memory.amount import parse_size
 
-__all__ = ["CUTS", "Buckets", "CacheRequest", "listed"]
+__all__ = ["CUTS", "WEBDATASET", "Buckets", "CacheRequest", "listed"]
 
+WEBDATASET = "webdataset"
+"""The only trainer name that stands for shards."""
 CUTS = "--frames, --stride, --start, --frame-sample, --max-frames and --target-fps"
 """What says something about videos alone."""
 
@@ -75,7 +77,7 @@ class CacheRequest:
     target_fps: float | None = None
     """Frames a second that are kept of a faster video; None: all."""
     shards: str | None = None
-    """Size of a shard at most, such as ``1GB``; None: as the form has it."""
+    """Largest size of a shard, such as ``1GB``; None: 1 GB."""
     frame_sample: int | None = None
     """Pieces of each length, spread evenly over the video; those that begin with the same frame are one. None: as
     ``stride`` says."""

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.request import Buckets
-from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
 from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.formats import Kind
@@ -176,8 +175,8 @@ class Trainer:
     """It scales every video to its bucket, whatever is set for images."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Architectures that it has and tvae writes no caches for, and why."""
-    form: ShardForm | None = None
-    """It reads no files of single sources, but shards of this form; None: it reads files."""
+    shards: bool = False
+    """It reads shards instead of a file for each source."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.caches.request import CUTS
+from tvae.pipeline.caches.webdataset import MOST_BYTES
 from tvae.pipeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ def check_plan(plan: CachePlan) -> None:
     _check_cuts(request, trainer)
     if request.cuts_clips and not plan.architecture.clips:
         raise UsageError(f"{trainer.name} caches images alone for {plan.architecture.name}; leave {CUTS} out")
-    if request.shards is not None and trainer.form is None:
+    if request.shards is not None and not trainer.shards:
         raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
-    if trainer.form is not None and plan.shard_bytes > trainer.form.most:
-        raise UsageError(f"--shards {request.shards}: a shard of {trainer.name} has at most {trainer.form.most} bytes")
+    if plan.shard_bytes > MOST_BYTES:
+        raise UsageError(f"--shards {request.shards}: a shard has at most {MOST_BYTES} bytes")
     width, height = plan.wish.resolution
     if trainer.square and width != height:
         raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from tvae.pipeline.caches import trainer_named
 from tvae.pipeline.caches.record import FOLDER as RECORDS
-from tvae.pipeline.caches.shards import key_of
-from tvae.pipeline.caches.shards.record import FOLDER
 from tvae.pipeline.caches.spec import Trainer
+from tvae.pipeline.caches.webdataset import FOLDER, key_of
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.letter_case import tells_letter_case
 from tvae.pipeline.jobs.context import Context
@@ -33,7 +32,7 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
     if job.cache is None:
         return
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
-    if trainer.form is not None:
+    if trainer.shards:
         _check_keys(items)
         return
     kinds = {kind for item in items if item.below is not None and len(item.kinds) == 1 for kind in item.kinds}
@@ -95,7 +94,7 @@ def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
     if job.cache is None:
         return set()
     root, trainer = Path(job.output or "."), trainer_named(job.cache.trainer)
-    if trainer.form is not None:
+    if trainer.shards:
         return {root, root / FOLDER}
     known, sources = root / RECORDS, [item for item in items if item.below is not None]
     kept = [known / one for one in (os.listdir(known) if known.is_dir() else ()) if one.startswith(".")]

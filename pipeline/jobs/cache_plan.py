@@ -17,6 +17,7 @@ from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, T
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
 from tvae.pipeline.caches.spec import Piece, Size, Wish
+from tvae.pipeline.caches.webdataset import SHARD_BYTES
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import check_readable, discard, folder_error, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
@@ -90,9 +91,8 @@ class CachePlan:
 
     @property
     def shard_bytes(self) -> int:
-        """Of a shard at most, where shards are filled."""
-        assert self.trainer.form is not None, "shards are of a form"
-        return self.trainer.form.limit if self.request.shards is None else parse_size(self.request.shards)
+        """Largest size of a shard."""
+        return SHARD_BYTES if self.request.shards is None else parse_size(self.request.shards)
 
     @property
     def root(self) -> Path:

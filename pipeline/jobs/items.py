@@ -175,7 +175,7 @@ def _expand_path(path: Path, below: Path | None, search: _Search) -> Iterator[Fo
             yield from search.archives.members(path, lies)
         else:
             problem = (
-                f"{path}: archives are inputs of encode, roundtrip and cache --for webdataset or mds; unpack it"
+                f"{path}: archives are inputs of encode, roundtrip and cache --for webdataset; unpack it"
                 if archived
                 else None
             )

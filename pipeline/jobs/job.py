@@ -8,8 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
 
-from tvae.pipeline.caches.request import CacheRequest
-from tvae.pipeline.caches.shards import FORMS
+from tvae.pipeline.caches.request import WEBDATASET, CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
@@ -68,8 +67,8 @@ _ONE_PROCESS = (
 
 
 def fills_shards(job: Job) -> bool:
-    """Does it cache into shards, whatever else may be wrong with it?"""
-    return job.cache is not None and job.cache.trainer in FORMS
+    """Return whether a job caches into shards."""
+    return job.cache is not None and job.cache.trainer == WEBDATASET
 
 
 @dataclass(frozen=True)

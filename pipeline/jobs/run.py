@@ -217,7 +217,7 @@ def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
 def _planning(items: Sequence[Item], context: Context, cached: CachePlan | None) -> Callable[[Item], Outcome]:
     """What a dry run does with each item."""
     if cached is not None and fills_shards(context.job):
-        from tvae.pipeline.jobs.shards.planned import planned_in_shards
+        from tvae.pipeline.jobs.shards import planned_in_shards
 
         return planned_in_shards(items, context, cached)
     return partial(planned, context=context, cached=cached)
@@ -242,7 +242,7 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
         name = published_name(info.weights_sha256)
         started = replace(started, vae=info.id, dtype=dtype, device=device, vae_name=name)
     if fills_shards(job):
-        from tvae.pipeline.jobs.shards.run import fill_shards
+        from tvae.pipeline.jobs.shards import fill_shards
 
         fill_shards(items, context, batches, end, started)
         return

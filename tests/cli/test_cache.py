@@ -15,7 +15,6 @@ from program import invoke
 
 from tvae.cli.completion import trainers
 from tvae.pipeline.caches import TRAINERS
-from tvae.pipeline.caches.shards.containers import CONTAINERS
 
 
 @pytest.fixture(autouse=True)
@@ -152,5 +151,5 @@ def test_refused_in_one_line(words: list[str], told: str) -> None:
 
 
 def test_the_shell_knows_the_trainers() -> None:
-    assert trainers("") == sorted([*TRAINERS, *CONTAINERS])
+    assert trainers("") == sorted(TRAINERS)
     assert trainers("mu") == ["musubi"]

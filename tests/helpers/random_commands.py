@@ -108,7 +108,7 @@ _ARCHITECTURES = {
     "ai-toolkit": ("sd1", "sdxl"),
     "simpletuner": ("sdxl", "anima"),
     "comfy": ("kl", "wan"),
-    **dict.fromkeys(("ltx", "webdataset", "mds", "finetrainers"), ()),
+    **dict.fromkeys(("ltx", "webdataset", "finetrainers"), ()),
 }
 
 

@@ -1,6 +1,6 @@
 """Runs that fill shards and are killed at a file operation, each in a process forked from this one, which imports once.
 
-``python shard_worker.py FORM IN OUT MOST`` caches IN into OUT-0, then, for so many numbers of operations below the
+``python shard_worker.py IN OUT MOST`` caches IN into OUT-0, then, for so many numbers of operations below the
 folder, into OUT-NUMBER: a run that is killed at that operation, and one to the end. Where a folder OUT-before is there,
 each begins as a copy of it. Prints the numbers.
 """
@@ -21,13 +21,13 @@ from stand_in import StandIn
 
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.jobs import Job, run_job
-from tvae.pipeline.jobs.shards import run as _once
+from tvae.pipeline.jobs import shards as _once
 
 assert _once
 
 
-def cache(form: str, source: str, output: str) -> None:
-    request = CacheRequest(form, buckets=Buckets(False), shards="25KB")
+def cache(source: str, output: str) -> None:
+    request = CacheRequest("webdataset", buckets=Buckets(False), shards="25KB")
     model: Any = StandIn()
     done = run_job(
         Job("cache", (source,), output=output, size=(64, 64), cache=request), lambda event: None, model=model
@@ -35,7 +35,7 @@ def cache(form: str, source: str, output: str) -> None:
     assert done.failed == 0
 
 
-def forked(form: str, source: str, output: str, number: int, counts: Path) -> int:
+def forked(source: str, output: str, number: int, counts: Path) -> int:
     """Status of the process, which writes the number of its operations."""
     child = process_copy()
     if child:
@@ -43,7 +43,7 @@ def forked(form: str, source: str, output: str, number: int, counts: Path) -> in
     code = 1
     try:
         operations = Operations(Path(output), "kill", number)
-        cache(form, source, output)
+        cache(source, output)
         counts.write_text(str(operations.count))
         code = 0
     finally:
@@ -58,15 +58,15 @@ def begun(output: str, number: int) -> str:
     return place
 
 
-def main(form: str, source: str, output: str, most: str) -> None:
+def main(source: str, output: str, most: str) -> None:
     counts = Path(f"{output}-count")
-    assert forked(form, source, begun(output, 0), 0, counts) == 0
+    assert forked(source, begun(output, 0), 0, counts) == 0
     count = int(counts.read_text())
     numbers = sorted({1 + n * (count - 1) // int(most) for n in range(int(most) + 1)})
     for number in numbers:
         place = begun(output, number)
-        assert os.WIFSIGNALED(forked(form, source, place, number, counts))
-        assert forked(form, source, place, 0, counts) == 0
+        assert os.WIFSIGNALED(forked(source, place, number, counts))
+        assert forked(source, place, 0, counts) == 0
     print(*numbers)
 
 

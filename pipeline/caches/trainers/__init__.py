@@ -6,7 +6,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches.shards.containers import CONTAINERS
 from tvae.pipeline.caches.spec import Architecture, Trainer
 from tvae.pipeline.errors import UsageError
 
@@ -30,13 +29,12 @@ LEFT_OUT = {
 
 
 def trainer_named(name: str) -> Trainer:
-    """Return one of the trainers or of the containers (``shards``). Raises UsageError for any other name."""
+    """Return the trainer of that name. Raises UsageError for an unknown one."""
     if name in LEFT_OUT:
         raise UsageError(f"tvae writes no cache for {name}: {LEFT_OUT[name]}")
-    known = {**TRAINERS, **CONTAINERS}
-    if name not in known:
-        raise UsageError(f"--for {name} is no trainer that tvae knows caches of; one of {', '.join(known)}")
-    return known[name]
+    if name not in TRAINERS:
+        raise UsageError(f"--for {name} is no trainer that tvae knows caches of; one of {', '.join(TRAINERS)}")
+    return TRAINERS[name]
 
 
 def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Architecture:

@@ -10,7 +10,7 @@ import pytest
 from shard_files import samples_in
 
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.caches.shards import verify
+from tvae.pipeline.caches import webdataset
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import ItemDone, ItemPlanned, ItemSkipped
 
@@ -61,8 +61,8 @@ def test_parts_of_a_check_read_shards_of_their_own(
     data = bytearray(shards[0].read_bytes())
     data[1000] ^= 1
     shards[0].write_bytes(data)
-    of_file, read = verify.of_file, list[Path]()
-    monkeypatch.setattr(verify, "of_file", lambda path: read.append(path) or of_file(path))
+    of_file, read = webdataset.of_file, list[Path]()
+    monkeypatch.setattr(webdataset, "of_file", lambda path: read.append(path) or of_file(path))
     results = [batch(VERIFY, shard=Shard(n, 3))[0][0] for n in (1, 2, 3)]
     assert sorted(read) == shards
     assert (sum(result.done for result in results), sum(result.failed for result in results)) == (len(shards) - 1, 1)

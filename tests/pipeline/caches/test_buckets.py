@@ -16,7 +16,7 @@ from tvae.pipeline.caches.spec import Framing, Wish
 from tvae.pipeline.errors import UsageError
 
 SIDES = st.integers(64, 4000)
-APART = ("comfy", "simpletuner")
+APART = ("comfy", "simpletuner", "webdataset")
 """Trainers whose sizes have tests of their own."""
 BUCKETED = [one for one in TRAINERS.values() if not one.one_size and one.name not in APART]
 

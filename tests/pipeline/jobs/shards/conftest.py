@@ -21,13 +21,13 @@ Fill = Callable[..., list[Event]]
 def fill(run: Any, tmp_path: Path) -> Fill:
     """Caches a folder ``in`` into ``out`` and gives all events; keywords change the request or the job."""
 
-    def fill(*inputs: Path, trainer: str = "webdataset", shards: str | None = "25KB", **fields: Any) -> list[Event]:
+    def fill(*inputs: Path, shards: str | None = "25KB", **fields: Any) -> list[Event]:
         names = {"flip", "posterior", "architecture", "buckets", "frames", "stride", "start", "target_fps"}
         wanted = {name: fields.pop(name) for name in [*fields] if name in names}
         wanted.setdefault("buckets", Buckets(False))
         fields.setdefault("output", tmp_path / "out")
         fields.setdefault("size", (64, 64))
-        request = CacheRequest(trainer, shards=shards, **wanted)
+        request = CacheRequest("webdataset", shards=shards, **wanted)
         events: list[Event] = run("cache", *(inputs or (tmp_path / "in",)), cache=request, **fields)[1]
         return events
 

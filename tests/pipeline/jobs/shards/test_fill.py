@@ -13,9 +13,8 @@ from shard_files import photo
 
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
-from tvae.pipeline.jobs.shards import packing
-from tvae.pipeline.jobs.shards.write import write_shard
+from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job, shard_packing
+from tvae.pipeline.jobs.shard_packing import write_shard
 
 
 def of(events: list[Any], kind: type[Any]) -> list[int]:
@@ -146,7 +145,6 @@ def test_overwrite_replaces_these_samples_and_keeps_others(
     [
         ({"size": (32, 32)}, "made with other options"),
         ({"flip": True}, "made with other options"),
-        ({"trainer": "mds"}, "of webdataset, raw"),
         ({"architecture": "model"}, "of webdataset, raw"),
     ],
 )
@@ -161,8 +159,7 @@ def test_shards_of_another_kind_are_not_mixed(
     with pytest.raises(UsageError, match=told):
         fill(folder / "000.png", existing="overwrite", **fields)  # two others would stay beside it
     assert bytes_of(tmp_path / "out") == before
-    if "trainer" not in fields:
-        assert of(fill(existing="overwrite", **fields), ItemDone) == [0, 1, 2]
+    assert of(fill(existing="overwrite", **fields), ItemDone) == [0, 1, 2]
 
 
 def test_files_of_the_user_are_left_alone(fill: Any, photos: Any, tmp_path: Path) -> None:
@@ -174,30 +171,24 @@ def test_files_of_the_user_are_left_alone(fill: Any, photos: Any, tmp_path: Path
         with pytest.raises(UsageError, match=r"00001\.tar exists and tvae did not write it"):
             fill(existing=existing)
     mine.rename(mine.with_name("index.json"))
-    with pytest.raises(UsageError, match=r"index\.json exists"):
-        fill(trainer="mds")
     fill()
     assert mine.with_name("index.json").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("trainer", ["mds", "webdataset"])
 @pytest.mark.parametrize("stood", [False, True])
-def test_a_run_of_which_all_failed_is_begun_again(
-    stood: bool, trainer: str, fill: Any, photos: Any, tmp_path: Path
-) -> None:
+def test_a_run_of_which_all_failed_is_begun_again(stood: bool, fill: Any, photos: Any, tmp_path: Path) -> None:
     folder, out = photos(2), tmp_path / "out"
     whole = {path: path.read_bytes() for path in folder.glob("*.png")}
     if stood:
-        fill(trainer=trainer)
+        fill()
     for path in whole:
         path.write_bytes(b"")
-    assert of(fill(trainer=trainer), ItemFailed) == [0, 1]
+    assert of(fill(), ItemFailed) == [0, 1]
     assert not out.is_dir() or {path.name for path in out.iterdir()} <= {".tvae-shards"}
-    assert of(fill(trainer=trainer), ItemFailed) == [0, 1]
+    assert of(fill(), ItemFailed) == [0, 1]
     for path, content in whole.items():
         path.write_bytes(content)
-    assert of(fill(trainer=trainer), ItemDone) == [0, 1]
-    assert (out / "index.json").is_file() == (trainer == "mds")
+    assert of(fill(), ItemDone) == [0, 1]
 
 
 def test_keys_that_would_be_the_same_are_refused(fill: Any, photos: Any, tmp_path: Path) -> None:
@@ -213,17 +204,17 @@ def test_a_shard_that_cannot_be_written_fails_its_items_alone(
     fill: Any, photos: Any, bytes_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """No other shard takes its number, whenever it is told."""
-    monkeypatch.setattr(packing, "_AT_ONCE", at_once)
+    monkeypatch.setattr(shard_packing, "_AT_ONCE", at_once)
     photos(12)
     out = tmp_path / "out"
     fill(output=tmp_path / "whole")
 
-    def full(root: Path, form: Any, facts: Any, stored: Any) -> Any:
+    def full(root: Path, facts: Any, stored: Any) -> Any:
         if facts.file.file == "00001.tar":
             raise OSError(28, "No space left on device")
-        return write_shard(root, form, facts, stored)
+        return write_shard(root, facts, stored)
 
-    monkeypatch.setattr(packing, "write_shard", full)
+    monkeypatch.setattr(shard_packing, "write_shard", full)
     events = fill()
     assert (of(events, ItemDone), of(events, ItemFailed)) == ([0, 1, 2, 3, 4, 10, 11], [5, 6, 7, 8, 9])
     (error,) = {event.error for event in events if isinstance(event, ItemFailed)}
@@ -234,15 +225,12 @@ def test_a_shard_that_cannot_be_written_fails_its_items_alone(
     assert bytes_of(out) == bytes_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("form", ["webdataset", "mds"])
-def test_shards_outlive_a_power_cut(
-    fill: Any, photos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_shards_outlive_a_power_cut(fill: Any, photos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = photos(12), tmp_path / "out"
     with monkeypatch.context() as patch:
         disk = Disk(patch)
         for n in range(2):
-            fill(trainer=form, shards="25KB" if form == "webdataset" else "5KB")
+            fill()
             disk.check(out)
             assert len(disk.named) > 4 + n
             photo(folder / "003.png", 88)  # for the second run: its shard is written again
@@ -267,19 +255,7 @@ def test_what_cannot_work_is_refused(fill: Any, photos: Any) -> None:
     for fields, told in (
         ({"claim": True}, "leave --devices and --claim out"),
         ({"devices": "2"}, "leave --devices and --claim out"),
-        ({"trainer": "mds", "shards": "5GB"}, "at most 4294967295 bytes"),
+        ({"shards": "2TiB"}, "at most 1099511627776 bytes"),
     ):
         with pytest.raises(UsageError, match=told):
             fill(**fields)
-
-
-def test_an_index_that_is_right_stays(fill: Any, photos: Any, tmp_path: Path) -> None:
-    photos(2)
-    index = tmp_path / "out" / "index.json"
-    fill(trainer="mds")
-    before = index.stat()
-    fill(trainer="mds")
-    assert (index.stat().st_ino, index.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    index.write_text("{}", "utf-8")
-    fill(trainer="mds")
-    assert index.stat().st_size == before.st_size

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mds_files import read_mds
 from shard_files import photo, samples_in
 from shard_worker import cache
 
@@ -23,9 +22,9 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def check(form: str, folder: Path, out: Path, most: int) -> None:
+def check(folder: Path, out: Path, most: int) -> None:
     """All folders hold the same in the end, records included."""
-    words = [sys.executable, str(WORKER), form, str(folder), str(out), str(most)]
+    words = [sys.executable, str(WORKER), str(folder), str(out), str(most)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     numbers = done.stdout.split()
@@ -35,42 +34,29 @@ def check(form: str, folder: Path, out: Path, most: int) -> None:
         assert content(Path(f"{out}-{number}")) == whole, number
 
 
-def keys(form: str, out: Path) -> list[str]:
-    found = samples_in(out) if form == "webdataset" else read_mds(out)
-    return [one["key"] for one in found]
+def keys(out: Path) -> list[str]:
+    return [one["key"] for one in samples_in(out)]
 
 
 @posix
-@pytest.mark.parametrize(
-    ("form", "most"),
-    [
-        pytest.param("webdataset", 4, marks=pytest.mark.slow),
-        pytest.param("webdataset", 60, marks=pytest.mark.slow),
-        pytest.param("mds", 60, marks=pytest.mark.slow),
-    ],
-)
-def test_killed_at_an_operation_and_run_again(photos: Any, tmp_path: Path, form: str, most: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [4, 60])
+def test_killed_at_an_operation_and_run_again(photos: Any, tmp_path: Path, most: int) -> None:
     folder, out = photos(12), tmp_path / "out"
-    check(form, folder, out, most)
-    assert keys(form, Path(f"{out}-0")) == [f"{n:03}" for n in range(12)]
+    check(folder, out, most)
+    assert keys(Path(f"{out}-0")) == [f"{n:03}" for n in range(12)]
 
 
 @posix
-@pytest.mark.parametrize(
-    ("form", "most"),
-    [
-        pytest.param("mds", 3, marks=pytest.mark.slow),
-        pytest.param("webdataset", 60, marks=pytest.mark.slow),
-        pytest.param("mds", 60, marks=pytest.mark.slow),
-    ],
-)
-def test_killed_while_stale_samples_leave_their_shards(photos: Any, tmp_path: Path, form: str, most: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [3, 60])
+def test_killed_while_stale_samples_leave_their_shards(photos: Any, tmp_path: Path, most: int) -> None:
     folder, out = photos(12), tmp_path / "out"
-    cache(form, str(folder), f"{out}-before")
+    cache(str(folder), f"{out}-before")
     photo(folder / "001.png", 90)
     photo(folder / "006.png", 91)
-    check(form, folder, out, most)
-    order = keys(form, Path(f"{out}-0"))
+    check(folder, out, most)
+    order = keys(Path(f"{out}-0"))
     assert sorted(order) == [f"{n:03}" for n in range(12)]
     assert order[-2:] == ["001", "006"]
 
@@ -78,7 +64,7 @@ def test_killed_while_stale_samples_leave_their_shards(photos: Any, tmp_path: Pa
 def test_complete_shards_stay_when_a_run_is_interrupted(
     fill: Any, photos: Any, run: Any, bytes_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tvae.pipeline.jobs.shards.operation import Shards
+    from tvae.pipeline.jobs.shards import Shards
 
     photos(12)
     fill(output=tmp_path / "whole")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tvae.pipeline.caches.shards.record import record_places, unfinished
+from tvae.pipeline.caches.webdataset import shard_record_places, unfinished
 from tvae.pipeline.errors import PlanError, UnsupportedOp, UsageError
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_json
-from tvae.pipeline.jobs.shards import packing
-from tvae.pipeline.jobs.shards.operation import Shards
+from tvae.pipeline.jobs import shard_packing
+from tvae.pipeline.jobs.shards import Shards
 
 
 @pytest.fixture
@@ -28,18 +28,15 @@ def refusing(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return model
 
 
-@pytest.mark.parametrize("trainer", ["webdataset", "mds"])
 @pytest.mark.parametrize("there", [None, "deep", "deep/er"])
-def test_a_refused_run_leaves_nothing(
-    fill: Any, photos: Any, refusing: Any, tmp_path: Path, trainer: str, there: str | None
-) -> None:
+def test_a_refused_run_leaves_nothing(fill: Any, photos: Any, refusing: Any, tmp_path: Path, there: str | None) -> None:
     """Not a folder that was not there before, either."""
     source = photos(1)
     if there is not None:
         (tmp_path / there).mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(PlanError):
-        fill(source / "000.png", trainer=trainer, output=tmp_path / "deep/er", model=refusing)
+        fill(source / "000.png", output=tmp_path / "deep/er", model=refusing)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -87,7 +84,7 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
     """An operation that cannot be cut ends the run in its midst."""
     photos(7)
     model, writing, refused = stand_in(), threading.Event(), threading.Event()
-    encode, look_up, write = model.encode, Shards.look_up, packing.write_shard
+    encode, look_up, write = model.encode, Shards.look_up, shard_packing.write_shard
 
     def last_is_late(self: Any, item: Any, hold: Any) -> Any:
         if item.index == 6:  # five fit into the first shard, and with the sixth it is closed
@@ -107,22 +104,19 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
 
     monkeypatch.setattr(Shards, "look_up", last_is_late)
     monkeypatch.setattr(model, "encode", refuses)
-    monkeypatch.setattr(packing, "write_shard", late)
+    monkeypatch.setattr(shard_packing, "write_shard", late)
     with pytest.raises(UnsupportedOp):
         fill(model=model, batch=1, threads=1)  # one reader, which takes them in their order
     assert (tmp_path / "out/00000.tar").is_file()
     assert unfinished(tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("trainer", ["webdataset", "mds"])
 @pytest.mark.parametrize("change", ["longer", "twice"])
-def test_a_record_whose_samples_do_not_fill_its_shard(
-    fill: Any, photos: Any, tmp_path: Path, trainer: str, change: str
-) -> None:
-    """An index made of it would tell of places that no sample is at."""
+def test_a_record_whose_samples_do_not_fill_its_shard(fill: Any, photos: Any, tmp_path: Path, change: str) -> None:
+    """A shard that is written again by it would lack parts of its samples."""
     photos(2)
-    fill(trainer=trainer)
-    (place,) = record_places(tmp_path / "out")
+    fill()
+    (place,) = shard_record_places(tmp_path / "out")
     data = json.loads(place.read_text())
     if change == "longer":
         data["samples"][0]["bytes"] += 20_000
@@ -130,4 +124,4 @@ def test_a_record_whose_samples_do_not_fill_its_shard(
         data["samples"] *= 2
     place.write_text(json.dumps({**data, CHECKSUM: of_json(data)}))
     with pytest.raises(UsageError, match="is damaged: its samples do not fill the shard"):
-        fill(trainer=trainer)
+        fill()

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mds_files import read_mds
 from shard_files import photo, samples_in
 
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Progress
@@ -98,13 +97,9 @@ def test_texts_beside_files(fill: Any, photos: Any, tmp_path: Path) -> None:
 
 def test_mirrored_images(fill: Any, photos: Any, tmp_path: Path) -> None:
     photos(1)
-    for form in ("webdataset", "mds"):
-        fill(trainer=form, flip=True, posterior="mean", output=tmp_path / form)
-    (one,), (other,) = samples_in(tmp_path / "webdataset"), read_mds(tmp_path / "mds")
+    fill(flip=True, posterior="mean")
+    (one,) = samples_in(tmp_path / "out")
     assert (one["flipped.npy"] == one["latent.npy"][..., ::-1]).all()
-    assert (other["flipped"] == one["flipped.npy"]).all()
-    assert (other["latent"] == one["latent.npy"]).all()
-    assert other["facts"] == one["json"]
 
 
 @pytest.mark.parametrize("space", ["raw", "model"])

@@ -1,1 +1,0 @@
-"""Caching into shards: which samples stand already, and how new ones are staged, put in order and packed."""
