@@ -58,8 +58,8 @@ AllowPickle = Annotated[
     bool,
     typer.Option(
         "--allow-pickle",
-        help="Take a .pt, .pth, .ckpt or .bin file as the VAE. Plain tensors in it are read as data; nothing in it is "
-        "run, and other objects are left out.",
+        help="Take a .pt, .pth, .ckpt or .bin file as the VAE. PyTorch reads plain tensors in it and runs nothing; a "
+        "file with other objects is refused.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -40,7 +40,7 @@ def locate_vae(spec: str, of: str | None = None, *, allow_pickle: bool = False) 
     A file with one side of a VAE takes the other side from the file beside it, whose name says `encoder` where its own
     says `decoder`; without such a file the VAE `lacks` that side.
     of: which public model such a file is of (`sdxl`), where its tensors do not tell; it decides on model space alone.
-    allow_pickle: the file may be one of `torch.save`; what it holds beside tensors is never built (`pickled_tensors`).
+    allow_pickle: the file may be one of `torch.save`; `torch.load(weights_only=True)` reads it.
     A hub id is `organisation/name`, with `/subfolder` if the VAE lies deeper. A local folder wins over a hub id of the
     same name. `UsageError` when there is no such VAE, its configuration is broken or its weights are pickled.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.files.checked import open_regular
-from tvae.pipeline.files.followed_pickle import StoredTensor
-from tvae.pipeline.files.pickled_tensors import PICKLED, is_pickled, read_stored, tensor_at
+from tvae.pipeline.files.pickled_tensors import PICKLED, is_pickled, read_pickled, spec_of
 from tvae.pipeline.files.tensor_header import Header, read_header
 
 __all__ = ["SAFETENSORS", "WeightsFile", "is_weights", "open_weights", "weights_header"]
@@ -43,7 +40,7 @@ def is_weights(path: Path) -> bool:
 def weights_header(path: Path) -> Header:
     """What a file holds. `ValueError` says what is wrong with it; `OSError` when it cannot be read."""
     if is_pickled(path):
-        return Header({name: stored.spec for name, stored in read_stored(path).items()}, {})
+        return Header({name: spec_of(tensor) for name, tensor in read_pickled(path).items()}, {})
     return read_header(path)
 
 
@@ -52,8 +49,7 @@ def open_weights(path: Path) -> Iterator[WeightsFile]:
     """A file to read tensors of. `UsageError` names a damaged one."""
     try:
         if is_pickled(path):
-            with open_regular(path) as file:
-                yield _Pickled(file, read_stored(path))
+            yield _Pickled(read_pickled(path))
         else:
             with safe_open(path, framework="pt") as opened:
                 yield _Safetensors(opened)
@@ -80,17 +76,16 @@ class _Safetensors:
 
 
 class _Pickled:
-    def __init__(self, file: BufferedReader, stored: Mapping[str, StoredTensor]) -> None:
-        self._file, self._stored = file, stored
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
 
     def names(self) -> Collection[str]:
-        return self._stored.keys()
+        return self._tensors.keys()
 
     def whole(self, name: str) -> Tensor:
-        stored = self._stored.get(name)
-        if stored is None:
+        if name not in self._tensors:
             raise ValueError(f"it has no tensor '{name}' any more")
-        return tensor_at(self._file, stored)
+        return self._tensors[name].contiguous()
 
     def part(self, name: str, part: int, parts: int) -> Tensor:
         return self.whole(name).chunk(parts)[part]

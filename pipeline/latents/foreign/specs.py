@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.pickled_tensors import is_archive, is_pickled, read_stored
+from tvae.pipeline.files.pickled_tensors import is_pickled, read_pickled, spec_of
 from tvae.pipeline.files.tensor_header import read_header
 from tvae.pipeline.files.tensor_types import STORED_TYPES
-from tvae.pipeline.latents.foreign.tensors import ALONE, SUFFIXES, tensors_in
+from tvae.pipeline.latents.foreign.tensors import SUFFIXES, tensors_in
 
 __all__ = ["ShownTensor", "specs_in"]
 
@@ -25,8 +25,8 @@ def specs_in(path: Path) -> dict[str, ShownTensor]:
     """All tensors of a file, by name. Raises InputError."""
     suffix = path.suffix.lower()
     try:
-        if is_pickled(path) and (suffix not in SUFFIXES or is_archive(path)):
-            found = {name: stored.spec for name, stored in read_stored(path, ALONE).items()}
+        if is_pickled(path) and suffix not in SUFFIXES:
+            found = {name: spec_of(tensor) for name, tensor in read_pickled(path).items()}
         elif suffix in (".safetensors", ".sft", ".latent"):
             found = read_header(path).tensors
         else:

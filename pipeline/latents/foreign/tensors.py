@@ -17,7 +17,6 @@ import numpy as np
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import type_name
-from tvae.pipeline.files.pickled_tensors import is_archive, read_stored, tensor_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,12 +125,8 @@ def _from_npz(path: Path) -> dict[str, Tensor]:
 
 
 def _from_pt(path: Path) -> dict[str, Tensor]:
-    """A tensor, or a dictionary with tensors among its values. What PyTorch wrote before 1.6 goes through it."""
+    """Return a tensor, or the tensors among a dictionary's values."""
     import torch
-
-    if is_archive(path):
-        with open_regular(path) as file:
-            return {name: tensor_at(file, stored) for name, stored in read_stored(path, ALONE).items()}
 
     from tvae.pipeline.engine.capture.quiet import without_warnings
 

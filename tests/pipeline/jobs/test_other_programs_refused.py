@@ -39,7 +39,7 @@ BAD: dict[str, tuple[Callable[[Path, Tensor], object], str]] = {
     "objects.npy": (lambda path, z: np.save(path, np.array([{"a": z}], object)), "objects of Python's"),
     "module.pt": (lambda path, z: torch.save(torch.nn.Linear(2, 2), path), "objects of Python's"),
     "harm.pt": (lambda path, z: path.write_bytes(pickle.dumps(Harm())), "objects of Python's"),
-    "list.pt": (lambda path, z: torch.save([z], path), "objects of Python's instead of tensors"),
+    "list.pt": (lambda path, z: torch.save([z], path), "a list instead of a tensor or a dictionary of them"),
     "cut.safetensors": (lambda path, z: path.write_bytes(b"\x40\0\0\0\0\0\0\0{"), "cannot read latents"),
     "cut.npz": (lambda path, z: path.write_bytes(b"PK\x03\x04"), "cannot read latents"),
     "cut.npy": (lambda path, z: path.write_bytes(b"\x93NUMPY\x01"), "cannot read latents"),

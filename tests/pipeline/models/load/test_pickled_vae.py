@@ -12,7 +12,6 @@ import torch
 from published_names import Weights, in_checkpoint, latent_diffusion, weights_of
 from single_files import kl, written
 from slow_but import slow_but
-from torch import Tensor
 
 from tvae.pipeline import load_latents, load_vae, save_latents
 from tvae.pipeline.errors import UsageError
@@ -124,22 +123,6 @@ def test_a_checkpoints_part_has_one_identity(weights: Weights, tmp_path: Path) -
         assert locate_vae(pickled(other, tmp_path, f"{n}.ckpt"), allow_pickle=True).weights_sha256 == plain
     changed = {**checkpoint, "first_stage_model.quant_conv.bias": torch.ones(8)}
     assert locate_vae(pickled(changed, tmp_path, "c.ckpt"), allow_pickle=True).weights_sha256 != plain
-
-
-def test_only_the_vaes_tensors_are_read(weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tvae.pipeline.models import weights_file
-
-    read: list[int] = []
-
-    def spy(file: Any, stored: Any) -> Tensor:
-        read.append(stored.spec.shape)
-        return original(file, stored)
-
-    original = weights_file.tensor_at
-    monkeypatch.setattr(weights_file, "tensor_at", spy)
-    checkpoint = in_checkpoint(weights, "first_stage_model.", {"model.x": torch.zeros(123, 7)})
-    load_weights(locate_vae(pickled(checkpoint, tmp_path), allow_pickle=True))
-    assert len(read) == len(weights)
 
 
 def test_from_a_script(weights: Weights, tmp_path: Path) -> None:
