@@ -99,7 +99,6 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
     from pathlib import Path
 
     from tvae.pipeline import latents
-    from tvae.pipeline.caches.describe import caches_in
     from tvae.pipeline.errors import InputError, UsageError
     from tvae.pipeline.latents.foreign import SUFFIXES
     from tvae.pipeline.latents.tensor_file import is_ours
@@ -121,7 +120,7 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
             except UsageError as reason:
                 no_vae, several = str(reason), isinstance(reason, SeveralVaes)
             if path.is_dir() and not latents.is_latents(path):
-                if caches := caches_in(path):
+                if caches := _describe_caches(path):
                     return "caches", {"path": str(path), "caches": caches}
                 if several:
                     raise InputError(no_vae) from error
@@ -149,6 +148,43 @@ def _describe_tensors(path: Path) -> dict[str, Any]:
 
     specs = {name: {"shape": [*spec.shape], "dtype": spec.dtype} for name, spec in specs_in(path).items()}
     return {"tensors": specs, "bytes": path.stat().st_size}
+
+
+def _describe_caches(folder: Path) -> list[dict[str, Any]]:
+    """Return a row for each trainer, architecture, VAE and resolution of the caches in a folder.
+
+    A row counts sources (of shards: samples), files and bytes, and has the options that all of them share. Records that
+    cannot be read are left to ``tvae verify``.
+    """
+    from tvae.pipeline.caches.record import read_record, record_paths
+    from tvae.pipeline.caches.webdataset import ShardRecord, read_shard_record, shard_record_places
+    from tvae.pipeline.errors import InputError
+
+    rows: dict[str, dict[str, Any]] = {}
+    for places, read in ((record_paths(folder), read_record), (shard_record_places(folder), read_shard_record)):
+        for place in places:
+            try:
+                record = read(place)
+            except InputError:
+                continue
+            files = (record.file,) if isinstance(record, ShardRecord) else record.files
+            size = record.options.get("size")
+            is_size = isinstance(size, list) and len(size) == 2 and all(type(side) is int for side in size)
+            vae = {
+                "id": record.vae.id,
+                "class_name": record.vae.class_name,
+                "weights_sha256": record.vae.weights_sha256,
+            }
+            alike = {"trainer": record.trainer, "architecture": record.architecture, "vae": vae}
+            alike["resolution"] = size if is_size else None
+            row = rows.setdefault(
+                repr(alike), {**alike, "options": record.options, "sources": 0, "files": 0, "bytes": 0}
+            )
+            row["options"] = {name: one for name, one in row["options"].items() if record.options.get(name) == one}
+            row["sources"] += len(record.samples) if isinstance(record, ShardRecord) else 1
+            row["files"] += len(files)
+            row["bytes"] += sum(file.bytes for file in files)
+    return [*rows.values()]
 
 
 def _is_vae_folder(folder: Path) -> bool:

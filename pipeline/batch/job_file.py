@@ -15,7 +15,7 @@ from tvae.pipeline.batch.check import VERIFY, CheckStep
 from tvae.pipeline.batch.json_lines import OwnOptions, items_in
 from tvae.pipeline.batch.keys import Key, cache_keys, keys, override_keys, shown
 from tvae.pipeline.batch.names_below import names_below
-from tvae.pipeline.caches.request import CacheRequest
+from tvae.pipeline.caches.spec import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import read_bytes, text_in
 from tvae.pipeline.jobs.items import names_in

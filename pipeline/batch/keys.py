@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from tvae.pipeline.caches.request import Buckets, CacheRequest
+from tvae.pipeline.caches.spec import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import Size
 from tvae.pipeline.jobs.job import Job

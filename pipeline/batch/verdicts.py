@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
-from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
+from tvae.pipeline.caches.record import recorded_files, records_below, verify_record
 from tvae.pipeline.caches.webdataset import verify_shards
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file

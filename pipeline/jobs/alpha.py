@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvae.pipeline.caches.resize import apart
+from tvae.pipeline.caches.pixels import split_alpha
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.reading import Source
 
@@ -23,7 +23,7 @@ class Alpha:
         """What the VAE gets of a picture [H, W, 3] or [H, W, 4]: [H, W, 3]."""
         if picture.shape[2] == 3:
             return picture
-        colours, alpha = apart(picture)
+        colours, alpha = split_alpha(picture)
         alpha = restore(alpha, source.geometry)
         self.levels = None if (alpha == _OPAQUE).all() else alpha
         return colours

@@ -12,8 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from tvae.pipeline.caches import Subject
+from tvae.pipeline.caches.pixels import split_alpha
 from tvae.pipeline.caches.record import CacheRecord
-from tvae.pipeline.caches.resize import apart
 from tvae.pipeline.jobs.cache_clip import cache_clip_item
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -63,7 +63,7 @@ class Cache:
             subject = plan.subject(below, source.reader.info)
             pixels = plan.pixels(rgb, source.reader.info, subject.framing)
             if plan.request.alpha_mask:
-                pixels, alpha = apart(pixels)
+                pixels, alpha = split_alpha(pixels)
                 subject = replace(subject, alpha=alpha)
             if plan.request.flip and plan.trainer.mirrors_first:
                 mirrored = plan.pixels(rgb, source.reader.info, subject.framing, mirrored=True)

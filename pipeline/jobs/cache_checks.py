@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches.request import CUTS
+from tvae.pipeline.caches.spec import CLIP_OPTIONS
 from tvae.pipeline.caches.webdataset import MOST_BYTES
 from tvae.pipeline.errors import UsageError
 
@@ -24,12 +24,12 @@ def check_plan(plan: CachePlan) -> None:
         raise UsageError(f"{trainer.name} keeps no alpha in its cache; leave --alpha-mask out")
     _check_cuts(request, trainer)
     if request.cuts_clips and not plan.architecture.clips:
-        raise UsageError(f"{trainer.name} caches images alone for {plan.architecture.name}; leave {CUTS} out")
+        raise UsageError(f"{trainer.name} caches images alone for {plan.architecture.name}; leave {CLIP_OPTIONS} out")
     if request.shards is not None and not trainer.shards:
         raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
     if plan.shard_bytes > MOST_BYTES:
         raise UsageError(f"--shards {request.shards}: a shard has at most {MOST_BYTES} bytes")
-    width, height = plan.wish.resolution
+    width, height = plan.settings.resolution
     if trainer.square and width != height:
         raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
     if trainer.enlarges and not request.upscale:
@@ -44,8 +44,8 @@ def check_plan(plan: CachePlan) -> None:
             f"'{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
         )
     grid = info.spatial_factor * (info.space.patch if plan.architecture.space == "model" else 1)
-    if plan.wish.step % grid:
-        raise UsageError(f"sides of buckets in steps of {plan.wish.step} are no multiples of {grid}, of this VAE")
+    if plan.settings.step % grid:
+        raise UsageError(f"sides of buckets in steps of {plan.settings.step} are no multiples of {grid}, of this VAE")
     if (trainer.one_size or not request.buckets.on) and (width % grid or height % grid):
         raise UsageError(f"--size {width}x{height} is no multiple of {grid}, which this VAE needs without buckets")
     _check_frames(plan)

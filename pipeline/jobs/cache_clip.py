@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.pipeline.caches.cuts import kept_count, kept_frames, pieces_of
 from tvae.pipeline.caches.record import FileRecord
-from tvae.pipeline.caches.spec import Piece
+from tvae.pipeline.caches.spec import Piece, kept_count, kept_frames, pieces_of
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
+from tvae.pipeline.caches.pixels import framed, over_white
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
-from tvae.pipeline.caches.resize import framed, over_white
-from tvae.pipeline.caches.spec import Piece, Size, Wish
+from tvae.pipeline.caches.spec import BucketSettings, Piece, Size
 from tvae.pipeline.caches.webdataset import SHARD_BYTES
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import check_readable, discard, folder_error, publish, temporary_path, write_error
@@ -84,10 +84,10 @@ class CachePlan:
         return architecture_of(self.trainer, self.request.architecture, self.model.info)
 
     @cached_property
-    def wish(self) -> Wish:
+    def settings(self) -> BucketSettings:
         """What buckets are made from."""
         size = self.job.size or self.architecture.resolution
-        return Wish(self.architecture, size, self.request.buckets, self.request.upscale)
+        return BucketSettings(self.architecture, size, self.request.buckets, self.request.upscale)
 
     @property
     def shard_bytes(self) -> int:
@@ -117,7 +117,7 @@ class CachePlan:
     def framing(self, size: Size) -> Framing:
         """The trainer's, of a picture that it sees in this size. Raises InputError for want of a bucket."""
         try:
-            return self.trainer.frame(size, self.wish)
+            return self.trainer.frame(size, self.settings)
         except ValueError as error:
             raise InputError(f"no bucket of {self.trainer.name} takes it: {error}") from None
 
@@ -261,17 +261,17 @@ class CachePlan:
     @cached_property
     def options(self) -> dict[str, Any]:
         """All that was asked for and changes latents."""
-        request, wish = self.request, self.wish
+        request, settings = self.request, self.settings
         return {
-            "size": list(wish.resolution),
-            "buckets": [request.buckets.on, request.buckets.smallest, request.buckets.largest, wish.step],
+            "size": list(settings.resolution),
+            "buckets": [request.buckets.on, request.buckets.smallest, request.buckets.largest, settings.step],
             "upscale": request.upscale,
             "flip": request.flip,
             "posterior": self.posterior,
             "seed": self.job.seed if self.posterior == "sample" else None,
             "computed": str(self.model.dtype).removeprefix("torch."),
             **bits(self.job),
-            **request.recorded_cuts,
+            **request.recorded_pieces,
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),
         }

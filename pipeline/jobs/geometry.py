@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tvae.pipeline.caches.resize import apart
+from tvae.pipeline.caches.pixels import split_alpha
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents import Geometry
 
@@ -116,7 +116,7 @@ def _scaled(frame: np.ndarray, size: Size) -> np.ndarray:
     """Colours and alpha each by itself: Pillow would weigh colours by the alpha beside them."""
     from PIL import Image
 
-    parts = apart(frame) if frame.shape[2] == 4 else (frame,)
+    parts = split_alpha(frame) if frame.shape[2] == 4 else (frame,)
     scaled = [np.asarray(Image.fromarray(part).resize(size, Image.Resampling.LANCZOS)) for part in parts]
     return np.dstack(scaled) if len(scaled) > 1 else scaled[0]
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
 
-from tvae.pipeline.caches.request import WEBDATASET, CacheRequest
+from tvae.pipeline.caches.spec import WEBDATASET, CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size

@@ -20,7 +20,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, BucketSettings, Framing, Latents, Size, Subject, Trainer
 from tvae.pipeline.files.stored import Stored, Tensors
 
 __all__ = ["TRAINER"]
@@ -33,10 +33,10 @@ _NAME = re.compile(r".*_[\w-]{22}\.safetensors", re.ASCII | re.DOTALL)
 """A stem, and MD5 as URL-safe Base64."""
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
+def _frame(size: Size, settings: BucketSettings) -> Framing:
     width, height = size
-    most, step = wish.resolution[0] * wish.resolution[1], wish.step
-    if wish.buckets.on:
+    most, step = settings.resolution[0] * settings.resolution[1], settings.step
+    if settings.buckets.on:
         target = min(width * height, most)
         scale = (target / (width * height)) ** 0.5
         exact = width * scale / step, height * scale / step
@@ -45,7 +45,7 @@ def _frame(size: Size, wish: Wish) -> Framing:
         least = (max(step, ways[0][0]), max(step, ways[1][0]))
         bucket = min(fitting or [least], key=lambda one: abs(one[0] * one[1] - target))
     else:
-        bucket = wish.resolution
+        bucket = settings.resolution
     scale = max(bucket[0] / width, bucket[1] / height)
     resized = math.ceil(width * scale), math.ceil(height * scale)
     left, top = int((resized[0] - bucket[0]) / 2), int((resized[1] - bucket[1]) / 2)

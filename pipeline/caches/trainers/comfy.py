@@ -14,8 +14,17 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from tvae.pipeline.caches.buckets import covering, floored
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import (
+    Architecture,
+    BucketSettings,
+    Framing,
+    Latents,
+    Size,
+    Subject,
+    Trainer,
+    covering,
+    floored,
+)
 from tvae.pipeline.files.stored import Stored, Tensors
 
 __all__ = ["TRAINER"]
@@ -24,12 +33,12 @@ _RESOLUTION = (1024, 1024)
 _VERSION = "latent_format_version_0"
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
-    if not wish.buckets.on:
-        return covering(size, wish.resolution)
-    width, height = floored(size[0], wish.step), floored(size[1], wish.step)
+def _frame(size: Size, settings: BucketSettings) -> Framing:
+    if not settings.buckets.on:
+        return covering(size, settings.resolution)
+    width, height = floored(size[0], settings.step), floored(size[1], settings.step)
     if min(width, height) == 0:
-        raise ValueError(f"{size[0]}x{size[1]} is smaller than {wish.step} pixels")
+        raise ValueError(f"{size[0]}x{size[1]} is smaller than {settings.step} pixels")
     return Framing(size, ((size[0] - width) // 2, (size[1] - height) // 2, width, height), "area")
 
 

@@ -17,8 +17,18 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from tvae.pipeline.caches.buckets import floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Filter, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import (
+    Architecture,
+    BucketSettings,
+    Filter,
+    Framing,
+    Latents,
+    Size,
+    Subject,
+    Trainer,
+    floored,
+    nearest,
+)
 from tvae.pipeline.files.stored import Arrays, Stored
 
 __all__ = ["TRAINER"]
@@ -28,11 +38,11 @@ _KL, _QWEN = ("AutoencoderKL",), ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _NAME = re.compile(r".+_\d{4,}x\d{4,}_[a-z0-9]+\.npz", re.ASCII)
 
 
-def _sizes(area: int, wish: Wish) -> list[Size]:
+def _sizes(area: int, settings: BucketSettings) -> list[Size]:
     """All buckets, in order: every width from the smallest side up, with the height that fills the area with it."""
-    step, side = wish.step, int(area**0.5)
-    smallest = floored(wish.buckets.smallest or _SMALLEST, step)
-    largest = wish.buckets.largest or _LARGEST
+    step, side = settings.step, int(area**0.5)
+    smallest = floored(settings.buckets.smallest or _SMALLEST, step)
+    largest = settings.buckets.largest or _LARGEST
     largest += -largest % step
     found = {(floored(side, step),) * 2}
     for width in range(smallest, largest + 1, step):
@@ -42,20 +52,20 @@ def _sizes(area: int, wish: Wish) -> list[Size]:
     return sorted(size for size in found if min(size) > 0)
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
+def _frame(size: Size, settings: BucketSettings) -> Framing:
     width, height = size
-    area = wish.resolution[0] * wish.resolution[1]
-    if wish.buckets.on and not wish.upscale:
-        resized = _shrunk(size, area, wish.step)
-        bucket = floored(resized[0], wish.step), floored(resized[1], wish.step)
+    area = settings.resolution[0] * settings.resolution[1]
+    if settings.buckets.on and not settings.upscale:
+        resized = _shrunk(size, area, settings.step)
+        bucket = floored(resized[0], settings.step), floored(resized[1], settings.step)
     else:
-        sizes = _sizes(area, wish) if wish.buckets.on else [wish.resolution]
+        sizes = _sizes(area, settings) if settings.buckets.on else [settings.resolution]
         bucket = size if size in sizes else nearest(sizes, size)
         tall = width / height > bucket[0] / bucket[1]
         scale = bucket[1] / height if tall else bucket[0] / width
         resized = int(width * scale + 0.5), int(height * scale + 0.5)
     if min(bucket) == 0:
-        raise ValueError(f"{width}x{height} is smaller than a bucket's step of {wish.step} pixels")
+        raise ValueError(f"{width}x{height} is smaller than a bucket's step of {settings.step} pixels")
     left, top = (resized[0] - bucket[0]) // 2, (resized[1] - bucket[1]) // 2
     smaller = width >= resized[0] and height >= resized[1]
     kind: Filter = "area" if smaller else "lanczos"

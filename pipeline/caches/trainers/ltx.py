@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, BucketSettings, Framing, Latents, Size, Subject, Trainer
 from tvae.pipeline.files.stored import Pickled, Stored
 
 __all__ = ["TRAINER"]
@@ -22,9 +22,9 @@ __all__ = ["TRAINER"]
 _FOLDER = "latents"
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
+def _frame(size: Size, settings: BucketSettings) -> Framing:
     width, height = size
-    bucket = wish.resolution
+    bucket = settings.resolution
     if width / height > bucket[0] / bucket[1]:
         resized = int(width * bucket[1] / height), bucket[1]
     else:

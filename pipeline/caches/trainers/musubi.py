@@ -21,8 +21,18 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from tvae.pipeline.caches.buckets import covering, floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import (
+    Architecture,
+    BucketSettings,
+    Framing,
+    Latents,
+    Size,
+    Subject,
+    Trainer,
+    covering,
+    floored,
+    nearest,
+)
 from tvae.pipeline.files.stored import Stored, Tensors
 
 if TYPE_CHECKING:
@@ -50,17 +60,17 @@ def _sizes(area: int, step: int) -> list[Size]:
     return sorted(size for size in found if min(size) > 0)
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
-    area, step = wish.resolution[0] * wish.resolution[1], wish.architecture.step
-    if not wish.buckets.on:
-        bucket = wish.resolution
-    elif not wish.upscale and size[0] * size[1] <= area:
+def _frame(size: Size, settings: BucketSettings) -> Framing:
+    area, step = settings.resolution[0] * settings.resolution[1], settings.architecture.step
+    if not settings.buckets.on:
+        bucket = settings.resolution
+    elif not settings.upscale and size[0] * size[1] <= area:
         bucket = floored(size[0], step), floored(size[1], step)
     else:
         bucket = nearest(_sizes(area, step), size)
     if min(bucket) == 0:
         raise ValueError(f"{size[0]}x{size[1]} is smaller than a bucket's step of {step} pixels")
-    if wish.architecture.name == "i4" and any(side % step for side in bucket):
+    if settings.architecture.name == "i4" and any(side % step for side in bucket):
         raise ValueError(f"{bucket[0]}x{bucket[1]} is no multiple of {step} pixels")
     return covering(size, bucket)
 

@@ -24,7 +24,7 @@ from math import sqrt
 from pathlib import PurePosixPath
 from typing import Literal
 
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, BucketSettings, Framing, Latents, Size, Subject, Trainer
 from tvae.pipeline.files.stored import Pickled, Stored
 
 __all__ = ["TRAINER"]
@@ -65,12 +65,12 @@ def _covering(size: Size, bucket: Size) -> Size:
     return width, height
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
-    megapixels, step = wish.resolution[0] ** 2 / 1e6, wish.step
+def _frame(size: Size, settings: BucketSettings) -> Framing:
+    megapixels, step = settings.resolution[0] ** 2 / 1e6, settings.step
     edge = _rounded(int(sqrt(megapixels * 1e6)), step)
     named = next((side**2 for area, side in _AREAS.items() if abs(megapixels - area) < _NEAR), megapixels * 1e6)
     square = _rounded(sqrt(named), step)
-    ratio = _ratio(size) if wish.buckets.on else 1.0
+    ratio = _ratio(size) if settings.buckets.on else 1.0
     if ratio == 0:
         raise ValueError(f"{size[0]}x{size[1]} is too tall for SimpleTuner, which rounds its ratio to 0")
     if ratio == 1 and size[0] == size[1]:

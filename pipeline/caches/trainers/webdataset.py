@@ -10,30 +10,38 @@ from __future__ import annotations
 from functools import partial
 from math import isqrt
 
-from tvae.pipeline.caches.buckets import covering, floored, nearest
-from tvae.pipeline.caches.request import WEBDATASET
-from tvae.pipeline.caches.spec import Architecture, Framing, Size, Trainer, Wish
+from tvae.pipeline.caches.spec import (
+    WEBDATASET,
+    Architecture,
+    BucketSettings,
+    Framing,
+    Size,
+    Trainer,
+    covering,
+    floored,
+    nearest,
+)
 
 __all__ = ["TRAINER"]
 
 
-def _sizes(wish: Wish) -> list[Size]:
+def _sizes(settings: BucketSettings) -> list[Size]:
     """Return all buckets in order of width."""
-    step, area = wish.step, wish.resolution[0] * wish.resolution[1]
-    smallest = -(-(wish.buckets.smallest or isqrt(area) // 2) // step) * step
-    largest = floored(wish.buckets.largest or 2 * isqrt(area), step)
+    step, area = settings.step, settings.resolution[0] * settings.resolution[1]
+    smallest = -(-(settings.buckets.smallest or isqrt(area) // 2) // step) * step
+    largest = floored(settings.buckets.largest or 2 * isqrt(area), step)
     sides = range(smallest, largest + 1, step)
     wide = {(width, min(largest, floored(area // width, step))) for width in sides}
     sizes = {size for size in wide if min(size) >= smallest}
     return sorted(sizes | {(height, width) for width, height in sizes})
 
 
-def _frame(size: Size, wish: Wish) -> Framing:
-    if not wish.buckets.on:
-        return covering(size, wish.resolution)
-    sizes = _sizes(wish)
+def _frame(size: Size, settings: BucketSettings) -> Framing:
+    if not settings.buckets.on:
+        return covering(size, settings.resolution)
+    sizes = _sizes(settings)
     if not sizes:
-        raise ValueError(f"an area of {wish.resolution[0]}x{wish.resolution[1]} has no bucket of these sides")
+        raise ValueError(f"an area of {settings.resolution[0]}x{settings.resolution[1]} has no bucket of these sides")
     return covering(size, nearest(sizes, size))
 
 

@@ -18,7 +18,7 @@ from tvae.pipeline.batch import job_file
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.keys import cache_keys, keys
 from tvae.pipeline.batch.text import as_toml, schema
-from tvae.pipeline.caches.request import Buckets, CacheRequest
+from tvae.pipeline.caches.spec import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import OPERATIONS, Job
 

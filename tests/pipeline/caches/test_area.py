@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvae.pipeline.caches import area
-from tvae.pipeline.caches.area import shrunk_by_area
-from tvae.pipeline.caches.resize import framed
+from tvae.pipeline.caches import pixels
+from tvae.pipeline.caches.pixels import framed, shrunk_by_area
 from tvae.pipeline.caches.spec import Framing
 
 
@@ -92,7 +91,7 @@ def test_blocks_change_nothing(data: st.DataObject) -> None:
     rgb = ramp(data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60)))
     size = data.draw(st.integers(1, rgb.shape[1])), data.draw(st.integers(1, rgb.shape[0]))
     whole = shrunk_by_area(rgb, size)
-    with mock.patch.object(area, "_BLOCK", data.draw(st.integers(1, rgb.size))):
+    with mock.patch.object(pixels, "_AREA_BLOCK", data.draw(st.integers(1, rgb.size))):
         assert np.array_equal(shrunk_by_area(rgb, size), whole)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvae.pipeline.caches import TRAINERS, Architecture, Buckets, Trainer
-from tvae.pipeline.caches.spec import Framing, Wish
+from tvae.pipeline.caches.spec import BucketSettings, Framing
 from tvae.pipeline.errors import UsageError
 
 SIDES = st.integers(64, 4000)
@@ -27,7 +27,7 @@ def architectures() -> Iterator[tuple[Trainer, Architecture]]:
 
 def framing(trainer: Trainer, size: tuple[int, int], upscale: bool = True, number: int = 0) -> Framing:
     one = trainer.architectures[number]
-    return trainer.frame(size, Wish(one, (768, 768), Buckets(), upscale))
+    return trainer.frame(size, BucketSettings(one, (768, 768), Buckets(), upscale))
 
 
 @pytest.mark.parametrize("trainer", BUCKETED, ids=lambda one: one.name)
@@ -81,16 +81,16 @@ def test_what_is_no_range_is_refused(text: str) -> None:
 
 def test_sizes_that_users_know() -> None:
     kohya, sdxl = TRAINERS["kohya"], TRAINERS["kohya"].architectures[1]
-    wish = Wish(sdxl, (1024, 1024), Buckets(True, 256, 2048, 64), True)
-    assert kohya.frame((3000, 2000), wish) == Framing((1248, 832), (16, 0, 1216, 832), "area")
-    assert kohya.frame((1216, 832), wish).resized == (1216, 832)
-    assert kohya.frame((300, 300), wish) == Framing((1024, 1024), (0, 0, 1024, 1024), "lanczos")
+    settings = BucketSettings(sdxl, (1024, 1024), Buckets(True, 256, 2048, 64), True)
+    assert kohya.frame((3000, 2000), settings) == Framing((1248, 832), (16, 0, 1216, 832), "area")
+    assert kohya.frame((1216, 832), settings).resized == (1216, 832)
+    assert kohya.frame((300, 300), settings) == Framing((1024, 1024), (0, 0, 1024, 1024), "lanczos")
 
 
 def test_kohya_s_narrowest_bucket() -> None:
     """One way to round leaves no width at all: sd-scripts goes the other."""
     kohya, sdxl = TRAINERS["kohya"], TRAINERS["kohya"].architectures[1]
-    wish = Wish(sdxl, (146, 146), Buckets(True, 64, 2048, 64), False)
-    assert kohya.frame((863, 3626), wish) == Framing((64, 269), (0, 6, 64, 256), "area")
+    settings = BucketSettings(sdxl, (146, 146), Buckets(True, 64, 2048, 64), False)
+    assert kohya.frame((863, 3626), settings) == Framing((64, 269), (0, 6, 64, 256), "area")
     with pytest.raises(ValueError, match="too long and narrow"):
-        kohya.frame((100, 3626), wish)
+        kohya.frame((100, 3626), settings)

@@ -7,7 +7,7 @@ import torch
 from cache_subjects import files_of
 
 from tvae.pipeline.caches import TRAINERS, Buckets, Framing
-from tvae.pipeline.caches.spec import Piece, Wish
+from tvae.pipeline.caches.spec import BucketSettings, Piece
 from tvae.pipeline.files.stored import Tensors
 
 
@@ -32,10 +32,10 @@ def test_golden(name: str, piece: Piece | None, frames: int, shape: tuple[int, .
 
 def test_images_keep_their_size_unless_one_is_asked_for() -> None:
     trainer = TRAINERS["comfy"]
-    wish = Wish(trainer.architectures[0], (64, 64), Buckets(), True)
-    assert trainer.frame((101, 83), wish) == Framing((101, 83), (2, 1, 96, 80), "area")
-    wish = Wish(trainer.architectures[0], (64, 64), Buckets(False), True)
-    assert trainer.frame((128, 64), wish) == Framing((128, 64), (32, 0, 64, 64), "area")
+    settings = BucketSettings(trainer.architectures[0], (64, 64), Buckets(), True)
+    assert trainer.frame((101, 83), settings) == Framing((101, 83), (2, 1, 96, 80), "area")
+    settings = BucketSettings(trainer.architectures[0], (64, 64), Buckets(False), True)
+    assert trainer.frame((128, 64), settings) == Framing((128, 64), (32, 0, 64, 64), "area")
 
 
 def test_the_mean_is_stored() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvae.pipeline.caches import CacheRequest
-from tvae.pipeline.caches.cuts import kept_count, kept_frames, pieces_of
+from tvae.pipeline.caches.spec import kept_count, kept_frames, pieces_of
 from tvae.pipeline.errors import UsageError
 
 

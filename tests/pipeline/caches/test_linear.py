@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tvae.pipeline.caches.linear import resized_linearly
-from tvae.pipeline.caches.resize import framed
+from tvae.pipeline.caches.pixels import framed, resized_linearly
 from tvae.pipeline.caches.spec import Framing
 
 

@@ -9,7 +9,7 @@ import torch
 from cache_subjects import files_of
 
 from tvae.pipeline.caches import TRAINERS, Buckets, Framing
-from tvae.pipeline.caches.spec import Piece, Wish
+from tvae.pipeline.caches.spec import BucketSettings, Piece
 from tvae.pipeline.files.stored import write_stored
 
 
@@ -33,4 +33,4 @@ def test_golden(tmp_path: Path, piece: Piece | None, frames: int, fps: float) ->
 )
 def test_images_cover_the_size(size: tuple[int, int], wanted: Framing) -> None:
     trainer = TRAINERS["ltx"]
-    assert trainer.frame(size, Wish(trainer.architectures[0], (768, 576), Buckets(), True)) == wanted
+    assert trainer.frame(size, BucketSettings(trainer.architectures[0], (768, 576), Buckets(), True)) == wanted

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvae.pipeline.caches import TRAINERS, Buckets, Framing
-from tvae.pipeline.caches.spec import Wish
+from tvae.pipeline.caches.spec import BucketSettings
 from tvae.pipeline.files.stored import write_stored
 
 TRAINER = TRAINERS["simpletuner"]
@@ -42,7 +42,7 @@ def test_every_architecture_is_here() -> None:
 
 def framing(size: tuple[int, int], step: int, resolution: int, buckets: bool = True) -> Framing:
     one = replace(TRAINER.architectures[0], step=step)
-    return TRAINER.frame(size, Wish(one, (resolution, resolution), Buckets(buckets), True))
+    return TRAINER.frame(size, BucketSettings(one, (resolution, resolution), Buckets(buckets), True))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tvae.pipeline.caches import Framing
-from tvae.pipeline.caches.resize import framed
+from tvae.pipeline.caches.pixels import framed
 
 SIZES = [((37, 53), (64, 92)), ((160, 90), (48, 64)), ((64, 64), (64, 80)), ((64, 64), (31, 64)), ((40, 30), (40, 30))]
 LARGE = ((2100, 700), (63, 42))

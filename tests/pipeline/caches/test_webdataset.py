@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tvae.pipeline.caches import Buckets, CacheRequest, trainer_named
-from tvae.pipeline.caches.spec import Size, Wish
+from tvae.pipeline.caches.spec import BucketSettings, Size
 from tvae.pipeline.caches.webdataset import Sample, key_of, sample_bytes, shard_size, shard_tail
 from tvae.pipeline.errors import UsageError
 
@@ -105,8 +105,8 @@ TRAINER = trainer_named("webdataset")
 
 
 def frame(size: Size, resolution: Size = (1024, 1024), **fields: object) -> tuple[Size, tuple[int, int, int, int]]:
-    wish = Wish(TRAINER.architectures[0], resolution, Buckets(**fields), True)  # type: ignore[arg-type]
-    found = TRAINER.frame(size, wish)
+    settings = BucketSettings(TRAINER.architectures[0], resolution, Buckets(**fields), True)  # type: ignore[arg-type]
+    found = TRAINER.frame(size, settings)
     return found.resized, found.crop
 
 

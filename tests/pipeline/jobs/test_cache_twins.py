@@ -12,8 +12,7 @@ from cache_vaes import saved
 from PIL import Image
 
 from tvae.pipeline.caches import Buckets, CacheRequest
-from tvae.pipeline.caches.record import FOLDER
-from tvae.pipeline.caches.verify import records_below, verify_record
+from tvae.pipeline.caches.record import FOLDER, records_below, verify_record
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
 
 FILE = {"kohya": "a_0064x0064_sdxl.npz", "comfy": "a.latent"}

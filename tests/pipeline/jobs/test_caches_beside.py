@@ -15,8 +15,7 @@ from cache_vaes import saved
 from PIL import Image
 
 from tvae.pipeline.caches import Buckets, CacheRequest
-from tvae.pipeline.caches.record import FOLDER, read_record, record_place, write_record
-from tvae.pipeline.caches.verify import records_below, verify_record
+from tvae.pipeline.caches.record import FOLDER, read_record, record_place, records_below, verify_record, write_record
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tvae.pipeline.caches.request import CacheRequest
+from tvae.pipeline.caches.spec import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Job
 from tvae.pipeline.jobs.context import context_for
