@@ -170,16 +170,14 @@ def _describe_caches(folder: Path) -> list[dict[str, Any]]:
             files = (record.file,) if isinstance(record, ShardRecord) else record.files
             size = record.options.get("size")
             is_size = isinstance(size, list) and len(size) == 2 and all(type(side) is int for side in size)
-            vae = {
-                "id": record.vae.id,
-                "class_name": record.vae.class_name,
-                "weights_sha256": record.vae.weights_sha256,
+            alike: dict[str, Any] = {
+                "trainer": record.trainer,
+                "architecture": record.architecture,
+                "vae": {name: getattr(record.vae, name) for name in ("id", "class_name", "weights_sha256")},
+                "resolution": size if is_size else None,
             }
-            alike = {"trainer": record.trainer, "architecture": record.architecture, "vae": vae}
-            alike["resolution"] = size if is_size else None
-            row = rows.setdefault(
-                repr(alike), {**alike, "options": record.options, "sources": 0, "files": 0, "bytes": 0}
-            )
+            new = {**alike, "options": record.options, "sources": 0, "files": 0, "bytes": 0}
+            row = rows.setdefault(repr(alike), new)
             row["options"] = {name: one for name, one in row["options"].items() if record.options.get(name) == one}
             row["sources"] += len(record.samples) if isinstance(record, ShardRecord) else 1
             row["files"] += len(files)

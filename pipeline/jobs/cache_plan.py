@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -16,21 +18,19 @@ from torch import Tensor
 from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
 from tvae.pipeline.caches.pixels import framed, over_white
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
-from tvae.pipeline.caches.spec import BucketSettings, Piece, Size
-from tvae.pipeline.caches.webdataset import SHARD_BYTES
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.caches.spec import CLIP_OPTIONS, BucketSettings, Piece
+from tvae.pipeline.caches.webdataset import MOST_BYTES, SHARD_BYTES
+from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.atomic import check_readable, discard, folder_error, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
-from tvae.pipeline.jobs.cache_checks import check_plan
-from tvae.pipeline.jobs.cache_decoder import with_decoder
-from tvae.pipeline.jobs.cache_twins import Twins, known_at
 from tvae.pipeline.jobs.describe import bits, identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.scaling_room import room_to_scale
 from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.latents.tensor_file import check_finite, own_memory
+from tvae.pipeline.media.decoders import decodes_file, version
 from tvae.pipeline.media.orientation import Orientation
 from tvae.pipeline.media.spec import MediaInfo
 from tvae.pipeline.memory.amount import parse_size
@@ -42,50 +42,39 @@ __all__ = ["CachePlan", "Staged"]
 
 
 class Staged(NamedTuple):
-    """A file that is complete but for its name."""
+    """A file that is complete under a temporary name."""
 
     temporary: Path
     path: Path
     record: FileRecord
 
 
-def drop(staged: Sequence[Staged]) -> None:
-    """Remove those that have not got their names."""
-    for one in staged:
-        discard(one.temporary)
-
-
 @dataclass(frozen=True)
 class CachePlan:
-    """Raises UsageError, when it is made, for what the trainer has no room for."""
+    """Raises UsageError for options that the trainer or the VAE has no room for."""
 
     job: Job
     model: Known
-    """To be asked what it is."""
-    twins: Twins = field(default_factory=Twins, compare=False, repr=False)
+    same_names: SameNames = field(default_factory=lambda: SameNames(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_plan(self)
+        _check_plan(self)
 
     @property
     def request(self) -> CacheRequest:
-        """What was asked for."""
         assert self.job.cache is not None, "a job that caches has one"
         return self.job.cache
 
     @cached_property
     def trainer(self) -> Trainer:
-        """Whose cache it is."""
         return trainer_named(self.request.trainer)
 
     @cached_property
     def architecture(self) -> Architecture:
-        """For which the latents are."""
         return architecture_of(self.trainer, self.request.architecture, self.model.info)
 
     @cached_property
     def settings(self) -> BucketSettings:
-        """What buckets are made from."""
         size = self.job.size or self.architecture.resolution
         return BucketSettings(self.architecture, size, self.request.buckets, self.request.upscale)
 
@@ -96,33 +85,31 @@ class CachePlan:
 
     @property
     def root(self) -> Path:
-        """The output folder."""
         return Path(self.job.output or ".")
 
     @cached_property
     def posterior(self) -> str:
-        """What is stored: *mean*, *sample*, or *none* of a VAE that gives a point."""
+        """What is stored: *mean*, *sample*, or *none* for a VAE without a posterior."""
         return (self.request.posterior or self.architecture.posterior) if self.model.info.posterior else "none"
 
     def subject(self, place: PurePosixPath, info: MediaInfo, piece: Piece | None = None) -> Subject:
-        """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket, and
-        for what the trainer takes for the other kind."""
+        """Describe an image or a piece of a video at a place below the output folder.
+
+        Raises InputError for one that fits no bucket, and for one that the trainer takes for the other kind.
+        """
         try:
             self.trainer.check_kind(place, info.kind)
         except ValueError as error:
             raise InputError(str(error)) from None
         size = self.trainer.sees(info)
-        return Subject(place, size, self.framing(size), self.architecture, piece, self.request.flip)
-
-    def framing(self, size: Size) -> Framing:
-        """The trainer's, of a picture that it sees in this size. Raises InputError for want of a bucket."""
         try:
-            return self.trainer.frame(size, self.settings)
+            framing = self.trainer.frame(size, self.settings)
         except ValueError as error:
             raise InputError(f"no bucket of {self.trainer.name} takes it: {error}") from None
+        return Subject(place, size, framing, self.architecture, piece, self.request.flip)
 
     def check_clips(self) -> None:
-        """InputError where videos cannot be cached."""
+        """Raise InputError if videos cannot be cached."""
         if not self.architecture.clips:
             raise InputError(f"{self.trainer.name} caches images alone for {self.architecture.name}; this is a video")
         if self.trainer.bucketed_clips and not (self.request.buckets.on and self.request.upscale):
@@ -131,9 +118,12 @@ class CachePlan:
             )
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing, *, mirrored: bool = False) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``. InputError for want of memory.
+        """Turn an upright frame, uint8 [H, W, 3 or 4], into the encoder's input by ``framed``.
 
-        mirrored: of its mirror image, which is scaled and cut in the same way.
+        Raises InputError where there is not enough memory.
+
+        Args:
+            mirrored: Mirror the frame before it is scaled and cut.
         """
         if rgb.shape[2] == 4 and self.trainer.over_white:
             # grey ones with alpha, and colours that stand for none, are no alpha channel to these trainers
@@ -150,45 +140,50 @@ class CachePlan:
         return np.ascontiguousarray(found[..., :3]) if self.trainer.weighs_alpha else found
 
     def own(self, item: Item) -> Item:
-        """The same with the place of its record for this trainer and architecture."""
+        """Return the item with the place of its record for this trainer and architecture."""
         place = place_for(self.root, item.record, self.trainer.name, self.architecture.name)
         return replace(item, folder=place.parent, name=place.name)
 
     def record(self, source: Path) -> CacheRecord:
-        """Of the files that this job makes of a source, before there are any."""
+        """Return the record of a source, before it has files."""
         return CacheRecord(
             self.trainer.name,
             self.architecture.name,
             identity(self.model),
             SourceRecord.of(source),
             of_file(source),
-            with_decoder(self.options, self.trainer, source),
+            _with_decoder(self.options, self.trainer, source),
             tool=tool(),
         )
 
     def serves(self, place: Path, source: Path) -> CacheRecord | None:
-        """The record of files that are there already and need not be made again."""
+        """Return the record of files that exist and need not be made again, or None."""
         found = self.begun(place, source)
         return found if found is not None and found.complete else None
 
     def begun(self, place: Path, source: Path) -> CacheRecord | None:
-        """The same, also where only some pieces of a video are there. `OutputError` where the record is unreadable: its
-        files are then not to be taken for another program's."""
+        """Return the same, also where only some pieces of a video exist.
+
+        Raises `OutputError` where the record cannot be read: its files must not be taken for another program's.
+        """
         try:
             found = read_record(place)
         except InputError:
             check_readable(place)
             return None
-        options = with_decoder(self.options, self.trainer, source, found.options)
+        options = _with_decoder(self.options, self.trainer, source, found.options)
         wanted = CacheRecord(self.trainer.name, self.architecture.name, identity(self.model), found.source, "", options)
         fits = found.made_of == wanted.made_of and all(file.stands(self.root) for file in found.files)
         return found if fits and found.of_source(source) else None
 
     def stage(self, subject: Subject, latents: list[Tensor], place: Path) -> list[Staged]:
-        """Writes the files of one subject, which get their names in ``commit``. latents: [C, t, h, w], as many as are
-        wanted. place: of its record.
+        """Write the files of one subject, which ``commit`` gives their names.
 
-        InputError for values that are not finite and for files in the way that tvae did not write; OutputError.
+        Raises InputError for values that are not finite and for files in the way that tvae did not write; OutputError.
+
+        Args:
+            latents: [C, t, h, w] of the image and, with flip, of the mirrored one.
+            place: The path of its record.
         """
         check_finite({str(number): one for number, one in enumerate(latents)}, subject.source.name)
         kind = self.architecture.dtype
@@ -204,25 +199,25 @@ class CachePlan:
                 fill(temporary, content)
                 staged.append(Staged(temporary, path, FileRecord.of(temporary, name)))
             except BaseException as error:  # whatever it is, no file is left behind
-                discard(temporary)
-                drop(staged)
+                for leftover in (temporary, *(one.temporary for one in staged)):
+                    discard(leftover)
                 if isinstance(error, OSError):
                     raise write_error(path, error) from error
                 raise
         return staged
 
     def commit(self, place: Path, record: CacheRecord, staged: Sequence[Staged] = ()) -> None:
-        """Gives files their names. Files of an older record that are not among this one's go. OutputError.
+        """Give files their names, and remove files of an older record that this one lacks. Raises OutputError.
 
-        Killed at any point, it leaves each file whole or absent, and none that the record does not know.
+        A kill at any point leaves each file whole or absent, and none that the record does not know.
         """
-        stale = {name for name in known_at(place) - record.known if self.is_entry(name)}
+        stale = {name for name in _known_at(place) - record.known if self.is_entry(name)}
         result = place
         try:
             for one in staged:  # or an older file might pass for the one that the record describes
                 one.path.unlink(missing_ok=True)
             write_record(place, replace(record, stale=tuple(sorted(stale))))
-            self.twins.give_up(record.known, place)
+            self.same_names.take_over(record.known, place)
             for one in staged:
                 result = one.path
                 publish(one.temporary, result)
@@ -233,26 +228,27 @@ class CachePlan:
         except OSError as error:
             raise write_error(result, error) from error
         finally:
-            drop(staged)
+            for one in staged:
+                discard(one.temporary)
 
     def is_entry(self, name: str) -> bool:
-        """Is it latents of this trainer, in no folder elsewhere? A record that came with others' files may name any of
-        a user's."""
+        """Return whether a file is latents of this trainer inside the output folder. A record that came with others'
+        files may name any file of the user's."""
         inside = (self.root / name).parent.resolve().is_relative_to(self.root.resolve())
         return inside and self.trainer.is_entry(PurePosixPath(name))
 
     def check_own(self, path: Path, place: Path) -> None:
-        """InputError for a file not written by tvae of this source, OutputError for a folder. place: of its record."""
+        """Raise InputError for a file that tvae did not write for this source, OutputError for a folder."""
         if path.is_dir() and not path.is_symlink():
             raise folder_error(path)
         if self.job.existing == "overwrite" or not os.path.lexists(path):
             return
         name = path.relative_to(self.root).as_posix()
-        if name not in known_at(place):
-            raise self.twins.why_not(path, name, place)
+        if name not in _known_at(place):
+            raise self.same_names.why_not(path, name, place)
 
     def shown(self, place: Path) -> Path:
-        """What a user knows files by of which there is a record: the first of them."""
+        """Return the first file of a record, by which users know it."""
         try:
             return self.root / read_record(place).files[0].file
         except (InputError, IndexError):
@@ -260,7 +256,7 @@ class CachePlan:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """All that was asked for and changes latents."""
+        """All options that change latents."""
         request, settings = self.request, self.settings
         return {
             "size": list(settings.resolution),
@@ -275,3 +271,152 @@ class CachePlan:
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),
         }
+
+
+class SameNames:
+    """Records of sources of one cache whose names differ only in the suffix: most trainers have one file for them.
+
+    A run refuses two such inputs. But a source may have been replaced since an earlier run (a.png by a.jpg), whose
+    record then lists a file that is another's. Folders are listed once. For many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: dict[Path, dict[str, list[str]]] = {}
+
+    def why_not(self, path: Path, name: str, place: Path) -> InputError:
+        """Return why a file is not replaced by one of the source with the record at ``place``.
+
+        Args:
+            name: The file's place below the output folder.
+        """
+        for twin in self._of(place):
+            if name in _known_at(twin):
+                return InputError(
+                    f"'{path}' was made of {twin.stem}, whose name differs in nothing but the suffix; rename one, or "
+                    "pass --overwrite where that one has gone"
+                )
+        return InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")
+
+    def take_over(self, names: set[str], place: Path) -> None:
+        """Take files, by their places below the output folder, out of the records of other sources than the one with
+        the record at ``place``. Raises `OSError`."""
+        for twin in self._of(place):
+            if _known_at(twin).isdisjoint(names):
+                continue
+            record = read_record(twin)
+            files = tuple(file for file in record.files if file.file not in names)
+            stale = tuple(one for one in record.stale if one not in names)
+            if files or stale:
+                write_record(twin, replace(record, files=files, stale=stale))
+            else:
+                twin.unlink(missing_ok=True)
+
+    def _of(self, place: Path) -> list[Path]:
+        with self._lock:
+            if place.parent not in self._names:
+                self._names[place.parent] = _by_stem(place.parent)
+            names = self._names[place.parent].get(_stem(place.name), [])
+        return [place.with_name(name) for name in names if name != place.name]
+
+
+def _known_at(place: Path) -> set[str]:
+    """Return the files that tvae wrote before for the source with this record."""
+    try:
+        return read_record(place).known
+    except InputError:
+        return set()
+
+
+def _by_stem(folder: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    try:
+        for name in os.listdir(folder):
+            found[_stem(name)].append(name)
+    except OSError:
+        pass  # there is none yet, or what is wrong with it is told when a record is written
+    return found
+
+
+def _stem(name: str) -> str:
+    """Return the stem of a source's name from its record's, which has one suffix more."""
+    return PurePosixPath(PurePosixPath(name).stem).stem.casefold()
+
+
+def _with_decoder(
+    options: dict[str, Any], trainer: Trainer, source: Path, older: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a record's options with the trainer's own decoder and its version, if that decodes the source.
+
+    Raises `OSError`.
+
+    Args:
+        older: Options of the existing record. Files made with a decoder that is not installed any more stay valid:
+            what would replace them is farther from the trainer's own.
+    """
+    if trainer.decoder is None or not decodes_file(source):
+        return options
+    if (installed := version()) is not None:
+        return options | {"decoder": f"{trainer.decoder} {installed}"}
+    return options | ({"decoder": older["decoder"]} if older is not None and "decoder" in older else {})
+
+
+def _check_plan(plan: CachePlan) -> None:
+    """Raise UsageError for options that the trainer or the VAE has no room for."""
+    request, trainer, info = plan.request, plan.trainer, plan.model.info
+    if request.flip and not trainer.flips:
+        raise UsageError(f"{trainer.name} keeps no mirrored images in its cache; leave --flip out")
+    if request.alpha_mask and not trainer.alpha_masks:
+        raise UsageError(f"{trainer.name} keeps no alpha in its cache; leave --alpha-mask out")
+    _check_pieces(request, trainer)
+    if request.cuts_clips and not plan.architecture.clips:
+        raise UsageError(f"{trainer.name} caches images alone for {plan.architecture.name}; leave {CLIP_OPTIONS} out")
+    if request.shards is not None and not trainer.shards:
+        raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
+    if plan.shard_bytes > MOST_BYTES:
+        raise UsageError(f"--shards {request.shards}: a shard has at most {MOST_BYTES} bytes")
+    width, height = plan.settings.resolution
+    if trainer.square and width != height:
+        raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
+    if trainer.enlarges and not request.upscale:
+        raise UsageError(f"{trainer.name} enlarges all small images; leave --no-upscale out")
+    if request.buckets.smallest is not None and not trainer.ranges:
+        raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
+    if trainer.one_piece and request.stride is not None:
+        raise UsageError(f"{trainer.name} keeps one file of each video and cannot tell pieces apart; drop --stride")
+    if plan.architecture.space == "model" and info.space.unknown is not None:
+        raise UsageError(
+            f"{trainer.name} caches model space for {plan.architecture.name}, and nothing is known of that of VAE "
+            f"'{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
+        )
+    grid = info.spatial_factor * (info.space.patch if plan.architecture.space == "model" else 1)
+    if plan.settings.step % grid:
+        raise UsageError(f"sides of buckets in steps of {plan.settings.step} are no multiples of {grid}, of this VAE")
+    if (trainer.one_size or not request.buckets.on) and (width % grid or height % grid):
+        raise UsageError(f"--size {width}x{height} is no multiple of {grid}, which this VAE needs without buckets")
+    _check_frames(plan)
+
+
+def _check_pieces(request: CacheRequest, trainer: Trainer) -> None:
+    """Raise UsageError for options of another trainer."""
+    if trainer.frame_extraction:
+        return
+    for name, value in (("frame_sample", request.frame_sample), ("max_frames", request.max_frames)):
+        if value is not None:
+            raise UsageError(f"{trainer.name} has no {name}; leave --{name.replace('_', '-')} out")
+    if max(len(request.frames or ()), len(request.stride or ())) > 1:
+        raise UsageError(f"{trainer.name} does not tell pieces of several lengths apart; name one with --frames")
+
+
+def _check_frames(plan: CachePlan) -> None:
+    request, info = plan.request, plan.model.info
+    if info.temporal_factor is None:
+        return
+    for frames in request.frames or ():
+        over = (frames - info.lead_frames) % info.temporal_factor
+        if over or frames < info.lead_frames:
+            shorter = max(frames - over, info.lead_frames or info.temporal_factor)
+            raise UsageError(
+                f"--frames {frames}: this VAE takes {info.lead_frames} + a multiple of {info.temporal_factor}, "
+                f"such as {shorter} or {shorter + info.temporal_factor}"
+            )

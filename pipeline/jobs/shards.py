@@ -21,9 +21,16 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.new_folders import gone_if_empty
 from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.busy import CLIP, CLIP_WRITE
-from tvae.pipeline.jobs.cache import Cache
-from tvae.pipeline.jobs.cache_clip import encoded, no_piece, pieces, stored, told_of
-from tvae.pipeline.jobs.cache_draw import drawn, generator_of
+from tvae.pipeline.jobs.cache import (
+    Cache,
+    clip_latents,
+    clip_pieces,
+    encode_clip,
+    no_piece,
+    noise_generator,
+    report_progress,
+    sample_posterior,
+)
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.context import Context
@@ -163,15 +170,15 @@ class Shards(Cache):
             there = self._existing.starts(item)
             context.emit(ItemStarted(item.source, item.index, plan.root, info.kind, info.frames))
             origins, frames, count = _Origins(item, source, self._beside), 0, 0
-            for piece, pictures in pieces(source, item, context, plan):
+            for piece, pictures in clip_pieces(source, item, context, plan):
                 count += 1
                 frames += len(pictures)
-                tell = told_of(item, context, piece.start)
+                tell = report_progress(item, context, piece.start)
                 if piece.start not in there:
                     subject = plan.subject(item.below, info, piece)
-                    noise = generator_of(subject, context.job.seed)
+                    noise = noise_generator(subject, context.job.seed)
                     with context.busy.at(CLIP):
-                        latents = stored(encoded(model, pictures, tell), model, plan, noise)
+                        latents = clip_latents(encode_clip(model, pictures, tell), model, plan, noise)
                     with context.busy.at(CLIP_WRITE):
                         sample = _sample_of(plan, subject, [latents], origins.texts)
                         self._packing.stage(item, sample, self._record(subject, origins))
@@ -187,8 +194,8 @@ class Shards(Cache):
         self, picture: Picture, results: list[Tensor], *, subject: Subject, origins: _Origins, notices: Sequence[str]
     ) -> Finished:
         if self._plan.posterior == "sample":
-            generator = generator_of(subject, self._context.job.seed)
-            results = [drawn(results[n], results[n + 1], generator) for n in range(0, len(results), 2)]
+            generator = noise_generator(subject, self._context.job.seed)
+            results = [sample_posterior(results[n], results[n + 1], generator) for n in range(0, len(results), 2)]
         self._packing.stage(
             picture.item, _sample_of(self._plan, subject, results, origins.texts), self._record(subject, origins)
         )

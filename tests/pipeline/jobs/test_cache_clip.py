@@ -113,18 +113,18 @@ def test_frames_are_left_out_for_the_rate(wan: Any, tmp_path: Path) -> None:
 def test_a_run_goes_on_with_the_pieces_that_are_missing(
     wan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tvae.pipeline.jobs import cache_clip
+    from tvae.pipeline.jobs import cache
 
     film(tmp_path / "a.mkv", 20)
-    encoded, calls = cache_clip.encoded, list[int]()
+    encode_clip, calls = cache.encode_clip, list[int]()
 
     def stopped(model: Any, frames: list[np.ndarray], tell: Any) -> Any:
         calls.append(len(frames))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return encoded(model, frames, tell)
+        return encode_clip(model, frames, tell)
 
-    monkeypatch.setattr(cache_clip, "encoded", stopped)
+    monkeypatch.setattr(cache, "encode_clip", stopped)
     with pytest.raises(KeyboardInterrupt):
         cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), stride=(5,))
     assert len(names(tmp_path / "out")) == 2
