@@ -48,7 +48,7 @@ _MOST = 16 << 20
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file that the trainer reads. file: its place below the output folder."""
+    """A file that the trainer reads. file: its place below the output folder."""
 
     file: str
     bytes: Annotated[int, Within(0, 2**63 - 1)]
@@ -76,7 +76,7 @@ def made_of(trainer: str, architecture: str, vae: VaeIdentity, options: Mapping[
 
 @dataclass(frozen=True)
 class CacheRecord:
-    """What the files of one image or video were made of."""
+    """The files of an image or video, and their origin."""
 
     trainer: str
     architecture: str

@@ -209,7 +209,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class BucketSettings:
-    """What buckets are made from."""
+    """The settings that buckets are made from."""
 
     architecture: Architecture
     resolution: Size
@@ -270,7 +270,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Subject:
-    """One image, or one piece of a video, that is cached."""
+    """An image, or a piece of a video, that is cached."""
 
     source: PurePosixPath
     """Its place below the folder that is cached."""

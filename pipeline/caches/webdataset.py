@@ -78,7 +78,7 @@ _LONGEST_TEXT = 16 << 20
 
 @dataclass(frozen=True)
 class Sample:
-    """One image, or one piece of a clip."""
+    """The latents of an image, or of a piece of a clip."""
 
     key: str
     """Its place below the inputs without the suffix, parts separated by ``/``; no dot in the last one."""
@@ -205,7 +205,7 @@ class _Digest:
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """One image, or one piece of a clip."""
+    """The sample of an image, or of a piece of a clip, and its origin."""
 
     key: str
     place: str
@@ -223,7 +223,7 @@ class SampleRecord:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What one shard holds, and what it was made of."""
+    """The samples of a shard, and their origin."""
 
     trainer: str
     architecture: str

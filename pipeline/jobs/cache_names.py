@@ -1,4 +1,4 @@
-"""Names of a cache's files: what is refused before any work, and what a dry run tells."""
+"""Names of a cache's files: clashes that are refused before any work, and the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ __all__ = ["advice", "cached_folders", "check_cache", "planned_cache"]
 
 
 def check_cache(items: Sequence[Item], job: Job) -> None:
-    """Raises UsageError for a trainer that there is no file for, and for two inputs that it cannot tell apart: it knows
-    them by their names without the suffix, and by letter case where the output's file system keeps it apart."""
+    """Raise UsageError for an unknown trainer, and for two inputs that it cannot tell apart.
+
+    It knows them by their names without the suffix, and by letter case where the output's file system keeps that apart.
+    """
     if job.cache is None:
         return
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
@@ -90,7 +92,7 @@ def advice(job: Job, output: Path | None) -> list[str]:
 
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
-    """Folders that a cache's files, and the records of them, are written to."""
+    """Return the folders that a cache's files and their records are written to."""
     if job.cache is None:
         return set()
     root, trainer = Path(job.output or "."), trainer_named(job.cache.trainer)
@@ -104,7 +106,7 @@ def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
 
 
 def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
-    """What would be done with an item. Raises InputError for one that cannot be read or has no bucket."""
+    """Return what a run would do with an item. Raises InputError for one that cannot be read or has no bucket."""
     assert item.below is not None, "an item of a cache has a place"
     existing, below, item = context.job.existing, item.below, plan.own(item)
     if existing != "overwrite" and (

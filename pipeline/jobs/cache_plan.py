@@ -1,4 +1,4 @@
-"""What a cache job comes to with its VAE: the trainer, the architecture, names and contents of files, their records."""
+"""The plan of a cache job with its VAE: the trainer, the architecture, names and contents of files, their records."""
 
 from __future__ import annotations
 

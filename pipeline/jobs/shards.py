@@ -85,9 +85,11 @@ def _alone_in(root: Path) -> Iterator[None]:
 
 
 def planned_in_shards(items: Sequence[Item], context: Context, plan: CachePlan) -> Callable[[Item], Outcome]:
-    """Return the function that tells what would be done with an item; it changes nothing. Which shard a new sample
-    comes into is not known before, so its output is the folder. Raises UsageError for shards that these cannot stand
-    beside."""
+    """Return the function that tells what a run would do with an item, without doing it.
+
+    The shard of a new sample is not known before the run, so its output is the folder. Raises UsageError for shards
+    that the new ones cannot stand beside.
+    """
     known = ExistingSamples(plan, items, TextsBeside())
 
     def look(item: Item) -> Outcome:

@@ -38,7 +38,7 @@ def is_weights(path: Path) -> bool:
 
 
 def weights_header(path: Path) -> Header:
-    """What a file holds. `ValueError` says what is wrong with it; `OSError` when it cannot be read."""
+    """Read what a file holds. Raises `ValueError` for a damaged file, `OSError` for one that cannot be read."""
     if is_pickled(path):
         return Header({name: spec_of(tensor) for name, tensor in read_pickled(path).items()}, {})
     return read_header(path)

@@ -1,4 +1,4 @@
-"""The trainers whose caches tvae writes: one file each, with a ``TRAINER``, found by being there."""
+"""The trainers whose caches tvae writes: each file of this folder has a ``TRAINER``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TRAINERS: dict[str, Trainer] = {
 }
 
 _DEFAULT = (0.18215, 0.0)
-"""Scaling and shift of an AutoencoderKL whose configuration names none."""
+"""Default scaling and shift of an AutoencoderKL's configuration."""
 
 LEFT_OUT = {
     "finetrainers": "it takes latents beside text embeddings of the same numbers, which it makes with its own latents",
 }
-"""Whose caches cannot be written from outside, and why; more in the folder's README."""
+"""Why caches of these trainers cannot be written from outside; more in the folder's README."""
 
 
 def trainer_named(name: str) -> Trainer:
@@ -38,7 +38,7 @@ def trainer_named(name: str) -> Trainer:
 
 
 def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Architecture:
-    """The architecture of that name, or the only one that a VAE suits. Raises UsageError: nothing is guessed."""
+    """Return the architecture of that name, or the only one that a VAE suits. Raises UsageError; nothing is guessed."""
     known = {one.name: one for one in trainer.architectures}
     if name is not None and name in trainer.refused:
         raise UsageError(f"tvae writes no cache of {trainer.name} for {name}: {trainer.refused[name]}")
@@ -61,7 +61,7 @@ def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Arch
 
 
 def _differs(one: Architecture, info: ModelInfo) -> str:
-    """What of the VAE does not suit an architecture; empty where it does."""
+    """Return what of the VAE does not suit an architecture, or an empty text."""
     if one.classes is not None and info.class_name not in one.classes:
         return f"that has {' or '.join(one.classes)}"
     if one.channels not in (None, info.latent_channels):
@@ -82,10 +82,13 @@ def _differs(one: Architecture, info: ModelInfo) -> str:
 
 
 def _is_known(info: ModelInfo) -> bool:
-    """Is its way into model space that of a model that trainers know? Raw latents do not depend on it, but it tells of
-    which model a VAE is. A finetuned one's may be any, and the default is that of VAEs that were stored without."""
-    known = {one.constants for trainer in TRAINERS.values() for one in trainer.architectures} - {None, _DEFAULT}
-    return any(constants is not None and _has(constants, info) for constants in known)
+    """Return whether the VAE's scaling is one of a model that trainers know.
+
+    Raw latents do not depend on it, but it tells which model a VAE belongs to. A finetuned VAE may have any scaling,
+    and the default is that of VAEs that were stored without one.
+    """
+    known = {architecture.constants for trainer in TRAINERS.values() for architecture in trainer.architectures}
+    return any(_has(constants, info) for constants in known - {None, _DEFAULT} if constants is not None)
 
 
 def _has(constants: tuple[float, float], info: ModelInfo) -> bool:

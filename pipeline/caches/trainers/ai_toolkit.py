@@ -30,7 +30,7 @@ _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _RESOLUTION = (1024, 1024)
 _FOLDER = "_latent_cache"
 _NAME = re.compile(r".*_[\w-]{22}\.safetensors", re.ASCII | re.DOTALL)
-"""A stem, and MD5 as URL-safe Base64."""
+"""A stem, and an MD5 digest as URL-safe Base64."""
 
 
 def _frame(size: Size, settings: BucketSettings) -> Framing:
@@ -53,7 +53,7 @@ def _frame(size: Size, settings: BucketSettings) -> Framing:
 
 
 def _facts(subject: Subject, flipped: bool) -> dict[str, Any]:
-    """What the hash in a file's name is of."""
+    """Return what the hash in a file's name is made of."""
     (left, top, width, height), resized = subject.framing.crop, subject.framing.resized
     found: dict[str, Any] = {
         "filename": subject.source.name,

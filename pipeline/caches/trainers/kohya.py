@@ -39,7 +39,7 @@ _NAME = re.compile(r".+_\d{4,}x\d{4,}_[a-z0-9]+\.npz", re.ASCII)
 
 
 def _sizes(area: int, settings: BucketSettings) -> list[Size]:
-    """All buckets, in order: every width from the smallest side up, with the height that fills the area with it."""
+    """Return all buckets in order: every width from the smallest side up, and the height that fills the area."""
     step, side = settings.step, int(area**0.5)
     smallest = floored(settings.buckets.smallest or _SMALLEST, step)
     largest = settings.buckets.largest or _LARGEST
@@ -73,7 +73,7 @@ def _frame(size: Size, settings: BucketSettings) -> Framing:
 
 
 def _shrunk(size: Size, area: int, step: int) -> Size:
-    """The size of an image that is not enlarged: at most the area, one side a multiple of the step."""
+    """Return the size of an image that is not enlarged: at most the area, one side a multiple of the step."""
     width, height = size
     if width * height <= area:
         return size
@@ -91,7 +91,7 @@ def _shrunk(size: Size, area: int, step: int) -> Size:
 
 
 def _crop_ltrb(bucket: Size, size: Size) -> np.ndarray:
-    """Left, top, right and bottom of the picture scaled to fit into its bucket, in the middle of it."""
+    """Return left, top, right and bottom of the picture scaled to fit into the middle of its bucket."""
     ratio = size[0] / size[1]
     if bucket[0] / bucket[1] > ratio:
         fitted: tuple[float, float] = (bucket[1] * ratio, bucket[1])

@@ -50,7 +50,7 @@ _NAME = re.compile(r".+_\d{4,}x\d{4,}_[a-z0-9]+\.safetensors", re.ASCII)
 
 
 def _sizes(area: int, step: int) -> list[Size]:
-    """All buckets, in order: widths from half the square's side to the whole, each with the height that fills the
+    """Return all buckets in order: widths from half the square's side to the whole, each with the height that fills the
     area, and the other way round."""
     side = int(area**0.5)
     found = set()
@@ -76,7 +76,7 @@ def _frame(size: Size, settings: BucketSettings) -> Framing:
 
 
 def _named(subject: Subject) -> Size:
-    """That files are called by."""
+    """Return the size in a file's name."""
     return subject.size if subject.piece is None else subject.framing.size
 
 
@@ -106,7 +106,7 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
 
 
 def _in_squares(value: Tensor) -> Tensor:
-    """[C, 1, h, w] to [4C, 1, h/2, w/2]: all channels of each square's first place, then of the next along its row."""
+    """Fold [C, 1, h, w] to [4C, 1, h/2, w/2]: all channels of a square's first place, then of the next in its row."""
     import torch
 
     return torch.cat([value[..., row::2, column::2] for row in (0, 1) for column in (0, 1)])

@@ -50,7 +50,7 @@ def _bucket(ratio: float, edge: int, step: int) -> Size:
 
 
 def _covering(size: Size, bucket: Size) -> Size:
-    """The size of an image that covers a bucket, whole pixels below the exact one."""
+    """Return the size of an image that covers a bucket, in whole pixels below the exact one."""
     exact = size[0] / size[1]
     if bucket[0] < bucket[1]:
         width, height = bucket[0], int(bucket[0] / exact)
