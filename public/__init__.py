@@ -1,4 +1,8 @@
-"""What Python programs use: ``import tvae``. The pipeline's names, imported at their first use."""
+"""Run the VAEs of diffusion models over inputs of any size, strip by strip, with the untiled model's numbers.
+
+``TiledVAE`` wraps a VAE for a diffusers pipeline. ``load_vae``, ``encode`` and ``decode`` work with a VAE by name, and
+``load_latents`` and ``save_latents`` with files of latents. Names are imported at their first use.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,3 +19,7 @@ def __getattr__(name: str) -> Any:
         found = globals()[name] = getattr(pipeline, name)
         return found
     raise AttributeError(f"module 'tvae' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -160,7 +160,7 @@ class CacheRequest:
 
     @property
     def cuts_clips(self) -> bool:
-        """Whether an option says anything about videos."""
+        """Return whether an option says anything about videos."""
         return bool(self.frames or self.start or self.target_fps or self.max_frames)
 
     @property
@@ -352,7 +352,7 @@ class Trainer:
 
     @property
     def takes_alpha(self) -> bool:
-        """Whether its pixels depend on an image's alpha."""
+        """Return whether its pixels depend on an image's alpha."""
         return self.over_white or self.weighs_alpha
 
     def check_kind(self, place: PurePosixPath, kind: Kind) -> None:

@@ -312,7 +312,7 @@ def verify_shards(
 
 
 def shard_folders(folder: Path) -> Iterator[Path]:
-    """Yield a folder and those below it, as far as they hold shards."""
+    """Yield the folders that hold shards, from this one downwards."""
     for here, folders, _ in os.walk(folder):
         folders.sort()
         if FOLDER in folders:

@@ -59,7 +59,7 @@ def dynamic_shapes(inputs: Sequence[Tensor], rows: int) -> Iterator[DynamicShape
 
 
 def size_units(inputs: Sequence[Tensor]) -> list[int]:
-    """Return the height and the width of which those of all inputs are multiples."""
+    """Return the greatest common divisors of all heights and of all widths."""
     return [math.gcd(*(t.shape[dim] for t in inputs if t.ndim >= 4)) for dim in (-2, -1)]
 
 

@@ -1,1 +1,1 @@
-"""What a model is, to the last attribute that its graphs depend on."""
+"""The identity of a model: a digest of everything that its graphs depend on."""

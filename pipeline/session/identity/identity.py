@@ -62,7 +62,7 @@ _HEAP_TYPE = 1 << 9
 
 
 class Identity:
-    """What a module computes at one moment.
+    """A digest of a module at one moment.
 
     Attributes:
         digest: equal for modules that compute the same.
