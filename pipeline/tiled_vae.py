@@ -43,8 +43,7 @@ from tvae.pipeline.session.devices_of_call import DeviceName, devices_of_call
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.identity import Identity
 from tvae.pipeline.session.numbers_read import NumbersRead, numbers_covered
-from tvae.pipeline.session.outputs.spec import resolvable
-from tvae.pipeline.session.outputs.taken_apart import rebuild
+from tvae.pipeline.session.outputs import is_known, rebuild
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.planned_call import in_steps, planned_call
 from tvae.pipeline.session.session import Session, Task
@@ -273,7 +272,7 @@ class TiledVAE(InPlaceOf):
                 own_types=own,
                 geometry=lambda: FAMILIES[str(family)].geometry(config_of(vae)),
                 setting=lambda name: getattr(vae, name, None),
-                fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),
+                fits=lambda graph, spec: is_known(spec) and fits_weights(graph, weights_of(vae)),
                 still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,
                 numbers=partial(numbers_covered, vae, identity.scalars),

@@ -40,7 +40,7 @@ from tvae.pipeline.jobs.reading import Source, open_source
 from tvae.pipeline.media import PixelRows, frames_to_tensor
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.models.load import BUILTIN
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model

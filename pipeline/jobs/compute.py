@@ -33,7 +33,7 @@ from tvae.pipeline.media import (
 )
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream

@@ -35,7 +35,7 @@ from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import LATENT_FRAMES, StepPart, in_steps
 from tvae.pipeline.media import ClipTags
 from tvae.pipeline.models.load import BUILTIN
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream

@@ -39,7 +39,7 @@ from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.media import ClipTags, Frame, SideStreams
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.models.load import BUILTIN
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream

@@ -23,7 +23,7 @@ from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.memory.limits import Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.graph_cache import GraphStore, graph_key
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.outputs import Spec
 from tvae.pipeline.session.refusals import Refusals
 from tvae.pipeline.session.warmup import prepared
 from tvae.pipeline.settings.modes import of_the_process

@@ -19,7 +19,7 @@ from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.input_sums import start_of
 from tvae.pipeline.session.kept_runs import KeptRuns, run_key
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.outputs import Spec
 from tvae.pipeline.session.peers import Peers, same_call
 from tvae.pipeline.session.prepared import NO_SINKS
 from tvae.pipeline.session.ready import Ready

@@ -21,7 +21,7 @@ from tvae.kernels.cache import cache_folder, is_private
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.session.identity.sources import own_digest, versions
-from tvae.pipeline.session.outputs.spec import Spec, checked, importable
+from tvae.pipeline.session.outputs import Spec, check_spec, storable
 
 __all__ = ["GraphStore", "fits_weights", "graph_key"]
 
@@ -52,7 +52,7 @@ class GraphStore:
                 doc = json.loads(text)
                 graph = Graph.from_json(doc["graph"])
                 ranks = [len(graph.nodes[i].meta.shape) for i in graph.outputs]
-                spec = checked(doc["spec"], ranks) if doc["spec"] != {} else {}
+                spec = check_spec(doc["spec"], ranks) if doc["spec"] != {} else {}
                 if not fits(graph, spec):
                     raise ValueError("it does not fit the model")
                 found.append((graph, spec))
@@ -67,7 +67,7 @@ class GraphStore:
         """Keep a graph. A cache that cannot be written is not an error, and neither are a class of no address and large
         constants."""
         values = sum(constant.numel() for constant in graph.constants.values())
-        if self._key is None or not importable(spec) or values > _MOST_VALUES:
+        if self._key is None or not storable(spec) or values > _MOST_VALUES:
             return
         temporary: Path | None = None
         try:

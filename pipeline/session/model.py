@@ -35,7 +35,7 @@ from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.sources import home_of, stored_key
 from tvae.pipeline.session.model_info import ModelInfo
-from tvae.pipeline.session.outputs.taken_apart import Posterior, Spec, posterior_of
+from tvae.pipeline.session.outputs import Posterior, Spec, posterior_of
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject

@@ -15,8 +15,7 @@ from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.models.nested import together
 from tvae.pipeline.models.reference import call_reference, reference_mode, unhooked
 from tvae.pipeline.session.identity.statefulness import StateWatch
-from tvae.pipeline.session.outputs.rebuilding import proposed, settled
-from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
+from tvae.pipeline.session.outputs import Spec, add_trials, flatten, settle
 from tvae.pipeline.session.turns import Turns
 
 __all__ = ["new_graph"]
@@ -55,7 +54,7 @@ def new_graph(
         return flatten(call_reference(module, side, x, **kwargs))
 
     def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
-        tensors, found = proposed(*watch.called(lambda x, *more: called(x, more), x, *more))
+        tensors, found = add_trials(*watch.called(lambda x, *more: called(x, more), x, *more))
         spec.clear()
         spec.update(found)
         return [*tensors, *watch.extra]
@@ -72,4 +71,4 @@ def new_graph(
             watch.restore()
             for example in examples:  # an error's frames hold them, and to print one would read what is not there
                 example.resize_(0)
-    return *settled(watch.checked(graph), spec), touched
+    return *settle(watch.checked(graph), spec), touched

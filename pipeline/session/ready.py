@@ -9,7 +9,7 @@ import torch
 
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.session.choose_plan import ChosenPlan
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.outputs import Spec
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.settings.threads import kept_busy
 

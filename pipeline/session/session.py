@@ -32,7 +32,7 @@ from tvae.pipeline.session.early_runs import EarlyRuns
 from tvae.pipeline.session.guarded import guarded
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings, run_key
 from tvae.pipeline.session.load_libraries import load_libraries
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.outputs import Spec
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled
 from tvae.pipeline.session.ready import Ready, serves_still

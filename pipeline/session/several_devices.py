@@ -21,7 +21,7 @@ from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.session.captures import Captures
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_steps import ClipSteps
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.outputs import Spec
 from tvae.pipeline.session.rank_threads import RankThreads
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject

@@ -23,7 +23,7 @@ from tvae.pipeline.session.broken_group import FOUND_BY_ALL, together
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.model import Model
 from tvae.pipeline.session.orders import Order, Restore, RunSide, RunStep, StartStream
-from tvae.pipeline.session.outputs.taken_apart import Posterior, Spec, posterior_of
+from tvae.pipeline.session.outputs import Posterior, Spec, posterior_of
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.shared_stream import SharedStream
 from tvae.pipeline.session.task import Task

@@ -13,7 +13,7 @@ from tvae.pipeline.engine.ir.axis import shape_of_rows
 from tvae.pipeline.engine.run.empty_run import META, empty_run, no_numbers
 from tvae.pipeline.engine.run.storage import OwnRows, RowSource
 from tvae.pipeline.session.choose_plan import ChosenPlan
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.outputs import Spec
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.shared_run import SharedRun
 

@@ -8,7 +8,7 @@ import torch
 
 from tvae.kernels import Kernels
 from tvae.pipeline.media import frames_to_tensor, tensor_to_frames
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 pytestmark = [
     pytest.mark.gpu,

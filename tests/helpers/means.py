@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 
 class Means:

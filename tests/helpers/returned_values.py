@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.session.outputs.spec import Spec, checked
+from tvae.pipeline.session.outputs import Spec, check_spec
 
 __all__ = ["Derived", "Frozen", "Items", "Pair", "Slotted", "alike", "from_disk", "holder", "named"]
 
@@ -44,7 +44,7 @@ def alike(ours: Any, theirs: Any, where: str = "") -> None:
 
 def from_disk(spec: Spec, tensors: list[Tensor]) -> Spec:
     """The description as another process reads it."""
-    return checked(json.loads(json.dumps(spec)), [t.ndim for t in tensors])
+    return check_spec(json.loads(json.dumps(spec)), [t.ndim for t in tensors])
 
 
 @dataclass
@@ -92,4 +92,4 @@ def holder(**state: Any) -> types.SimpleNamespace:
 
 def named(path: str, **more: Any) -> Spec:
     """An object of a class by its name, right but for that."""
-    return {"class": path, "digest": "0", "state": {}, "items": []} | more
+    return {"class": path, "digest": "0", "state": {}, "items": [], "mirrored": []} | more

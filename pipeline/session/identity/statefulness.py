@@ -20,8 +20,8 @@ from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.errors import TvaeError, UsageError
 from tvae.pipeline.session.identity.model_state import Snapshot, changed_caches
-from tvae.pipeline.session.outputs.rebuilding import SameComputations
-from tvae.pipeline.session.outputs.spec import Spec
+from tvae.pipeline.session.outputs import Spec
+from tvae.pipeline.session.same_computations import SameComputations
 
 __all__ = ["StateWatch"]
 
@@ -77,7 +77,7 @@ class StateWatch:
         if self._written:
             proof = SameComputations(graph)
             start = len(graph.outputs) - count
-            if not self._stays or not all(proof.same(n, start + n, apart=True) for n in range(count)):
+            if not self._stays or not all(proof.same(n, start + n, of_copies=True) for n in range(count)):
                 names = ", ".join(self._written[:3])
                 raise UsageError(
                     f"{type(self._module).__name__} keeps state between calls: {self._side}() changes {names}; "

@@ -19,7 +19,7 @@ from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.other_classes import OTHER_CLASSES, describe, why_other
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session.outputs.taken_apart import flatten
+from tvae.pipeline.session.outputs import flatten
 
 Shape = tuple[int, ...]
 Config = dict[str, Any]

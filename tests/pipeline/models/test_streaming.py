@@ -19,7 +19,7 @@ from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
 from tvae.pipeline.session import captures, new_graph
 from tvae.pipeline.session.model import Model, open_model
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.session.outputs import Posterior
 
 CONFIG = {"block_out_channels": (32, 64, 32), "layers_per_block": 1, "latent_channels": 4}
 TOLERANCE = 1e-5

@@ -25,7 +25,7 @@ from tvae.pipeline.engine.passes import optimise
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import load_libraries as loading
-from tvae.pipeline.session.outputs.taken_apart import flatten
+from tvae.pipeline.session.outputs import flatten
 from tvae.pipeline.session.warmup import (
     _ask_for_attention,
     _small_plan,

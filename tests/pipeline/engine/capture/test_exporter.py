@@ -27,7 +27,7 @@ from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session.outputs.taken_apart import flatten
+from tvae.pipeline.session.outputs import flatten
 
 
 class Norms(nn.Module):

@@ -18,9 +18,17 @@ from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.session.captures import Captured
-from tvae.pipeline.session.outputs.rebuilding import proposed, settled
-from tvae.pipeline.session.outputs.spec import Spec, checked, resolvable
-from tvae.pipeline.session.outputs.taken_apart import Posterior, flatten, posterior_of, rebuild
+from tvae.pipeline.session.outputs import (
+    Posterior,
+    Spec,
+    add_trials,
+    check_spec,
+    flatten,
+    is_known,
+    posterior_of,
+    rebuild,
+    settle,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -175,11 +183,11 @@ def test_what_is_dropped_leaves_nothing_in_the_graph() -> None:
     spec: Spec = {}
 
     def traced(x: Tensor) -> list[Tensor]:
-        tensors, found = proposed(*flatten(model.encode(x)))
+        tensors, found = add_trials(*flatten(model.encode(x)))
         spec.update(found)
         return tensors
 
-    graph, _ = settled(simplify(capture(model, traced, [x])), spec)
+    graph, _ = settle(simplify(capture(model, traced, [x])), spec)
     assert [node.op for node in graph.nodes if node.kind == "call"] == ["conv2d"]
 
 
@@ -193,7 +201,7 @@ def test_what_is_tried_draws_no_noise() -> None:
 def read(spec: Spec, captured: Captured) -> Spec:
     """The description as another process reads it."""
     graph = captured.graph
-    return checked(json.loads(json.dumps(spec)), [len(graph.nodes[i].meta.shape) for i in graph.outputs])
+    return check_spec(json.loads(json.dumps(spec)), [len(graph.nodes[i].meta.shape) for i in graph.outputs])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +213,7 @@ def test_mean_and_log_variance_are_known_without_the_class(
 ) -> None:
     _, theirs, captured = encoded(give)
     spec = read(captured.spec, captured)
-    assert resolvable(spec)
+    assert is_known(spec)
     holding = [theirs.parameters if hasattr(theirs, "parameters") else theirs.value]
     if len(captured.graph.outputs) > 1:
         holding = [v for v in vars(theirs).values() if isinstance(v, Tensor)]
@@ -227,7 +235,7 @@ def test_what_the_graph_does_not_prove_is_refused_by_name() -> None:
 def test_pytorchs_own_distributions_come_back() -> None:
     theirs = torch.distributions.Normal(torch.zeros(2, 3), torch.ones(2, 3) * 2)
     tensors, spec = flatten(theirs)
-    ours = rebuild(checked(json.loads(json.dumps(spec)), [2, 2]), tensors)
+    ours = rebuild(check_spec(json.loads(json.dumps(spec)), [2, 2]), tensors)
     assert type(ours) is torch.distributions.Normal
     assert ours.batch_shape == theirs.batch_shape
     close(ours.log_prob(torch.ones(2, 3)), theirs.log_prob(torch.ones(2, 3)))
