@@ -11,10 +11,10 @@ captured graph::
     {"dtype": "float32" | null}                  null: that of the first output that has a floating type
     {"sequence": "tuple", "items": [...]}        also list, and size for torch.Size
     {"mapping": "dict", "items": [[key, ...]]}   also OrderedDict
-    {"class": name, "state": {...}, "items": [...], "mirrored": []}   made without its constructor, from its state
+    {"class": name, "state": {...}, "items": [...]}                   made without its constructor, from its state
     {"class": name, "from": {"tensor": 0}, "arguments": {...}}        made by its constructor
 
-``mirrored`` are items of a dictionary that are its attributes, too (diffusers' ``BaseOutput``).
+``{"item": key}`` in a state is an item of that dictionary, too (diffusers' ``BaseOutput``).
 
 A posterior holds its moments and much that follows from them. While the model is traced each distribution is made a
 second time by its constructor (``add_trials``). Where the graph proves that everything in the second is the same
@@ -179,6 +179,8 @@ def check_spec(doc: Any, ranks: Sequence[int], depth: int = 0) -> Spec:
     valid = isinstance(doc, dict) and depth <= _DEEPEST
     if valid and "tensor" in doc:
         valid = type(doc["tensor"]) is int and 0 <= doc["tensor"] < len(ranks)
+    elif valid and "item" in doc:
+        valid = depth > 0 and isinstance(doc["item"], str)
     elif valid and "constant" in doc:
         valid = type(doc["constant"]) in _PLAIN
     elif valid and "size" in doc:
@@ -189,8 +191,7 @@ def check_spec(doc: Any, ranks: Sequence[int], depth: int = 0) -> Spec:
     elif valid and "dtype" in doc:
         valid = doc["dtype"] is None or isinstance(getattr(torch, str(doc["dtype"]), None), torch.dtype)
     elif valid:
-        valid = "from" in doc or all(isinstance(doc.get(key, []), list) for key in ("items", "mirrored"))
-        valid = valid and any(isinstance(doc.get(kind), str) for kind in ("sequence", "mapping", "class"))
+        valid = any(isinstance(doc.get(kind), str) for kind in ("sequence", "mapping", "class"))
         parts = [*doc.get("state", {}).values(), *(part for part in (doc.get("from"),) if part is not None)]
         parts += [part for part in (doc.get("posterior") or {}).values() if isinstance(part, dict)]
         for part in (*parts, *(item[1] if isinstance(item, list) else item for item in doc.get("items", []))):
@@ -284,9 +285,11 @@ class _Flattener:
             items = self._items(list(base.__iter__(part)), where, depth)
         slots = {name: getattr(part, name) for name in copyreg._slotnames(cls) if hasattr(part, name)}  # type: ignore[attr-defined]
         held = slots | getattr(part, "__dict__", {})
-        mirrored = [name for name, value in held.items() if name in own_items and own_items[name] is value]
-        state = {k: self.describe(v, f"{where}.{k}", depth + 1) for k, v in held.items() if k not in mirrored}
-        return {"class": _name_of(cls), "state": state, "items": items, "mirrored": mirrored}
+        state = {
+            k: {"item": k} if k in own_items and own_items[k] is v else self.describe(v, f"{where}.{k}", depth + 1)
+            for k, v in held.items()
+        }
+        return {"class": _name_of(cls), "state": state, "items": items}
 
 
 def _refusal(part: Any, where: str, why: str) -> UsageError:
@@ -369,15 +372,14 @@ def _rebuild_object(spec: Spec, tensors: Sequence[Tensor]) -> Any:
     pairs = base in (dict, OrderedDict)
     items = [rebuild(item[1] if pairs else item, tensors) for item in spec["items"]]
     value = _blank(cls, items)
-    for name, part in spec["state"].items():
-        object.__setattr__(value, name, rebuild(part, tensors))  # no code of the class runs
     if base is list:
         list.extend(value, items)
     elif pairs:
         for (key, _), item in zip(spec["items"], items, strict=True):
             base.__setitem__(value, key, item)
-    for name in spec["mirrored"]:
-        object.__setattr__(value, name, base.__getitem__(value, name))
+    for name, part in spec["state"].items():  # no code of the class runs
+        held = base.__getitem__(value, part["item"]) if "item" in part else rebuild(part, tensors)
+        object.__setattr__(value, name, held)
     return value
 
 
@@ -505,7 +507,7 @@ def _decide(spec: Spec, proof: SameComputations) -> Spec:
     decided["posterior"] = posterior = _locate_posterior(trial, moments, proof)
     usual = "arguments" in trial and posterior is not None and "moments" in posterior
     if usual and _equal(trial["state"], spec["state"], proof):
-        kept = {k: v for k, v in decided.items() if k not in ("state", "items", "mirrored")}
+        kept = {k: v for k, v in decided.items() if k not in ("state", "items")}
         return kept | {"from": {"tensor": moments}, "arguments": trial["arguments"]}
     return decided
 

@@ -92,4 +92,4 @@ def holder(**state: Any) -> types.SimpleNamespace:
 
 def named(path: str, **more: Any) -> Spec:
     """An object of a class by its name, right but for that."""
-    return {"class": path, "digest": "0", "state": {}, "items": [], "mirrored": []} | more
+    return {"class": path, "digest": "0", "state": {}, "items": []} | more
