@@ -112,7 +112,7 @@ def _module_digest(name: str) -> str | None:
     if not isinstance(file, str) or not file.endswith(".py") or not Path(file).is_file():
         return None
     digest = hashlib.sha256(package_version(root).encode() + Path(file).read_bytes())
-    if not _is_installed(Path(file)):
+    if not _is_installed(root, Path(file)):
         files = _own_files(root, Path(file))
         if len(files) > _MOST_FILES:
             return None
@@ -154,14 +154,20 @@ def _own_origin(name: str) -> Path | None:
     except (ImportError, ValueError, AttributeError):
         return None
     file = Path(spec.origin) if spec is not None and spec.origin else None
-    return file if file is not None and file.suffix == ".py" and not _is_installed(file) else None
+    return file if file is not None and file.suffix == ".py" and not _is_installed(name, file) else None
 
 
 def _python_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
-def _is_installed(file: Path) -> bool:
-    """Return whether a file belongs to an installed package or to Python."""
-    library = sysconfig.get_paths()["stdlib"]
-    return any(part in ("site-packages", "dist-packages") for part in file.parts) or str(file).startswith(library)
+def _is_installed(root: str, file: Path) -> bool:
+    """Return whether a file belongs to Python or to an installed package; one installed as editable does not count."""
+    if any(part in ("site-packages", "dist-packages") for part in file.parts):
+        return True
+    if str(file).startswith(sysconfig.get_paths()["stdlib"]):
+        return True
+    try:
+        return file.is_relative_to(Path(str(importlib.metadata.distribution(root).locate_file(root))))
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return False
