@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import difflib
+import os
 import reprlib
 import sys
 import tomllib
@@ -142,7 +143,7 @@ def _name_for(device_type: str, capability: tuple[int, int] | None, free_memory:
 
 def _path(name: str) -> Path:
     if name.endswith(".toml"):
-        return Path(name).expanduser()
+        return Path(os.path.expanduser(name))
     if name in names():
         own = user_folder() / f"{name}.toml"
         return own if own.is_file() else _HERE / f"{name}.toml"

@@ -286,7 +286,7 @@ class _Reader:
         return tuple(texts)
 
     def _from(self, name: str) -> Path:
-        return self._folder / Path(name).expanduser()
+        return self._folder / Path(os.path.expanduser(name))
 
 
 def _is_name(value: Any) -> bool:

@@ -37,10 +37,10 @@ def names_below(folder: Path, names: Iterable[str]) -> Iterator[str]:
 def _below(folder: Path, name: str) -> str:
     if is_url(name):
         return name
-    whole = folder / Path(name).expanduser()
+    whole = folder / Path(os.path.expanduser(name))
     if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
         return str(whole)
-    return str(Path(glob.escape(str(folder))) / Path(name).expanduser())
+    return str(Path(glob.escape(str(folder))) / Path(os.path.expanduser(name)))
 
 
 def is_there(name: str) -> bool:

@@ -53,7 +53,7 @@ def locate_vae(spec: str, of: str | None = None, *, allow_pickle: bool = False) 
 def _located(spec: str, of: str | None, allow_pickle: bool) -> VaeSource:
     if spec == BUILTIN:
         return read_folder(BUILTIN, Path(builtin.__file__).parent)
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))
     if spec and path.is_dir():
         found = None if has_config(path) else read_alone(spec, path, of)
         return replace(found or read_folder(spec, path), path=os.path.abspath(path))

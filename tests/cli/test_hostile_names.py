@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from program import invoke
 from slow_but import slow_but
 from typer.testing import Result
 
@@ -196,3 +197,35 @@ def test_names_longer_than_a_file_can_have(
     assert result.exit_code in (2, 3), result.stderr
     assert "internal error" not in result.stderr
     assert "y" * 300 in result.stderr or "no latents" in result.stderr or "not latents" in result.stderr
+
+
+def test_a_tilde_before_no_users_name_is_a_letter(photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo.rename(tmp_path / "~back.png")
+    (tmp_path / "list.txt").write_text("~back.png\n")
+    for key, name in (("inputs", "~back.png"), ("listed", "~back.png"), ("list", "list.txt")):
+        (tmp_path / "job.toml").write_text(f"operation = 'encode'\n{key} = '{name}'\noutput = '~out-{key}'\n")
+        result = invoke(["batch", "job.toml"])
+        assert result.exit_code == 0, result.stderr
+        assert (tmp_path / f"~out-{key}" / "~back.png.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["encode", "photo.png", "-o", "out", "--vae", "~nouser/x"], "no VAE '~nouser/x': no such folder or file"),
+        (["encode", "photo.png", "-o", "out", "--preset", "~nouser.toml"], "cannot read preset '~nouser.toml'"),
+        (["batch", "inputs.toml"], "~nouser.png does not exist"),
+        (["batch", "list.toml"], "cannot read the list ~nouser.txt"),
+    ],
+)
+def test_an_absent_name_that_begins_with_a_tilde(
+    words: list[str], message: str, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inputs.toml").write_text("operation = 'encode'\ninputs = '~nouser.png'\noutput = 'out'\n")
+    (tmp_path / "list.toml").write_text("operation = 'encode'\nlist = '~nouser.txt'\noutput = 'out'\n")
+    result = invoke(words)
+    assert result.exit_code == 2, result.stderr
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
