@@ -162,7 +162,8 @@ def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: tor
     except Exception as error:  # whatever a broken configuration makes a constructor do, it is the VAE that is bad
         lines = str(error).strip().splitlines() or [""]
         raise UsageError(
-            f"cannot load {source.class_name} from '{source.folder}': {type(error).__name__}: {lines[0]}"
+            f"cannot load {source.class_name} from '{source.folder}': diffusers fails with its {where.name} and "
+            f"weights ({type(error).__name__}: {lines[0]})"
         ) from error
     for kind in ("missing", "mismatched"):
         if names := sorted(map(str, info[f"{kind}_keys"])):

@@ -92,13 +92,24 @@ class VaeSource:
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
-        """Types and shapes of all its tensors, from the files' headers. Of a single file, by the module's names."""
+        """Types and shapes of all its tensors, from the files' headers. Of a single file, by the module's names.
+
+        `UsageError` for weights that are no floating-point numbers.
+        """
         if self.found is not None:
-            return {
+            tensors = {
                 name: TensorSpec(self._stored[piece.file][piece.stored].dtype, piece.shape)
                 for name, piece in self.found.pieces.items()
             }
-        return {name: spec for tensors in self._stored for name, spec in tensors.items()}
+        else:
+            tensors = {name: spec for stored in self._stored for name, spec in stored.items()}
+        for name, spec in tensors.items():
+            if spec.shape and not spec.dtype.startswith(("F", "BF")):  # counters are whole numbers, without a shape
+                raise UsageError(
+                    f"the weights of VAE '{self.id}' are no floating-point numbers: '{name}' is stored as "
+                    f"{spec.dtype}; take the VAE in float32, bfloat16 or float16"
+                )
+        return tensors
 
     @cached_property
     def _stored(self) -> list[dict[str, TensorSpec]]:
@@ -142,6 +153,11 @@ def read_folder(spec: str, folder: Path) -> VaeSource:
     class_name = config.get("_class_name")
     if not isinstance(class_name, str):
         raise UsageError(f"'{folder / CONFIG_NAME}' is not a diffusers model: it names no _class_name")
+    if config.get("quantization_config") is not None:
+        raise UsageError(
+            f"'{folder / CONFIG_NAME}' has a quantization_config: tvae reads no quantised VAE; take the one in "
+            "float32, bfloat16 or float16"
+        )
     files, variant = _weight_files(folder)
     return VaeSource(spec, class_name, config, folder, files, variant)
 

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.geometry import family_geometry
 from tvae.pipeline.models.latent_space import LatentSpace, from_config
 from tvae.pipeline.models.load import load_weights
 from tvae.pipeline.models.source import VaeSource
@@ -64,8 +65,8 @@ def latent_space(class_name: str, config: Mapping[str, Any], weights: Mapping[st
         family = FAMILIES.get(class_name)
         if family is None or family.statistics:  # those among the weights are the model's own
             return found
-        return _fitting(found, family.geometry(config).latent_channels)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+        return _fitting(found, family_geometry(class_name, config).latent_channels)
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
         raise UsageError(f"{class_name}: its configuration has unusable latent statistics: {error}") from error
 
 

@@ -1,9 +1,10 @@
-"""Single files of weights from the shell: encode, decode, plan, roundtrip and inspect with nothing else at hand."""
+"""VAEs from the shell: single files of weights with nothing else at hand, and folders that are no VAE."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -262,3 +263,63 @@ def test_latents_without_checksums_of_values_are_read(here: torch.nn.Module) -> 
     assert call("decode", path, "-o", "back.png", *OPTIONS)[0] == 0
     save_file({name: value.half() for name, value in load_file("sdxl_vae.safetensors").items()}, "half.safetensors")
     assert "was made by another VAE" in call("decode", path, "-o", "b.png", *OPTIONS, "--vae", "half.safetensors")[2]
+
+
+def folder_with(model: torch.nn.Module, dtype: torch.dtype, **config: object) -> None:
+    """Write diffusers' layout to the folder ``vae``, with changes to its configuration."""
+    Path("vae").mkdir()
+    weights = {name: value.to(torch.int16).to(dtype) for name, value in model.state_dict().items()}
+    save_file(weights, "vae/diffusion_pytorch_model.safetensors")
+    (Path("vae") / "config.json").write_text(json.dumps({"_class_name": "AutoencoderKL", **TINY.config, **config}))
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "message"),
+    [
+        ({}, torch.int16, "are no floating-point numbers: 'decoder.conv_in.bias' is stored as I16"),
+        ({}, torch.uint16, "are no floating-point numbers: 'decoder.conv_in.bias' is stored as U16"),
+        ({"block_out_channels": [32] * 100_000}, torch.float32, "it has no possible number of levels or channels"),
+        ({"latent_channels": "four"}, torch.float32, "it has no possible number of levels or channels"),
+        ({"latent_channels": [4]}, torch.float32, "it has no possible number of levels or channels"),
+        ({"block_out_channels": "abc"}, torch.float32, "diffusers fails with its config.json and weights (TypeError"),
+        ({"norm_num_groups": 0}, torch.float32, "config.json and weights (ZeroDivisionError: integer modulo by zero)"),
+        ({"quantization_config": {"quant_method": "torchao"}}, torch.float32, "tvae reads no quantised VAE"),
+    ],
+)
+def test_folders_that_no_vae_has(
+    config: dict[str, object], dtype: torch.dtype, message: str, here: torch.nn.Module
+) -> None:
+    import diffusers.models.autoencoders  # noqa: F401 (its import is not measured)
+
+    folder_with(here, dtype, **config)
+    began = time.process_time()
+    code, _, told = call("encode", "photo.png", "--vae", "vae", "-o", "out", *OPTIONS)
+    assert time.process_time() - began < 5
+    assert code == 2, told
+    assert message in told
+    assert len(told.splitlines()) == 1
+    assert not Path("out").exists()
+    assert "internal error" not in call("inspect", "vae")[2]
+
+
+@pytest.mark.parametrize(
+    ("class_name", "config"),
+    [
+        ("AutoencoderKLMochi", {"spatial_expansions": [0, 0, 0]}),
+        ("AutoencoderKLLTXVideo", {"patch_size": 0}),
+        ("AutoencoderKLHunyuanVideo", {"spatial_compression_ratio": 10**15}),
+        ("AutoencoderKLFlux2", {"patch_size": []}),
+    ],
+)
+def test_configurations_of_other_classes(class_name: str, config: dict[str, object]) -> None:
+    from tiny_vaes import TINY as FAMILIES
+
+    family = FAMILIES[class_name]
+    family.build().save_pretrained("vae")
+    file = Path("vae") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    code, _, told = call("encode", "photo.png", "--vae", "vae", "-o", "out", *OPTIONS)
+    assert code == 2, told
+    assert class_name in told
+    assert len(told.splitlines()) == 1
+    assert "internal error" not in call("inspect", "vae")[2]
