@@ -9,7 +9,7 @@ from dataclasses import replace as replaced
 from tvae.pipeline.batch.check import VERIFY, CheckStep, run_check
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.options import Options
-from tvae.pipeline.batch.outputs_of_steps import OutputsOfSteps
+from tvae.pipeline.batch.outputs_of_steps import OutputsOfSteps, check_outputs
 from tvae.pipeline.batch.results import StepResult, TooManyFailures
 from tvae.pipeline.batch.step_run import StepRun
 from tvae.pipeline.batch.to_come import without_what_is_to_come
@@ -37,6 +37,7 @@ def run_batch(
     check_shared(steps, options)
     results = [] if results is None else results
     opened, written = OpenVaes(), OutputsOfSteps(_computing(steps))
+    check_outputs(_computing(steps), opened)
     made: set[str] = set()
     for number, step in enumerate(steps):
         if isinstance(step, CheckStep):

@@ -93,9 +93,10 @@ def is_there(output: Path) -> bool:
 
 def picture_serves(output: Path, fingerprint: str) -> str | None:
     """Pictures and clips of ours carry their fingerprint. What does not may be the user's own, and is left alone. No
-    option puts a file in the place of a folder: that is told as the item's failure. `OutputError` as ``latents_serve``.
+    option puts a file in the place of a folder, a device or a pipe: that is told as the item's failure. `OutputError`
+    as ``latents_serve``.
     """
-    if output.is_dir():
+    if not output.is_file():
         return None
     found = media.read_fingerprint(output)
     if found is None:

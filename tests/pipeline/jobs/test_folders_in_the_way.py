@@ -1,14 +1,18 @@
-"""A folder that stands where a result would go: it stays, and the line names it and not a file of tvae's own."""
+"""A folder or a pipe that stands where a result would go: it stays, and the line names it and not a file of tvae's own."""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cache_vaes import saved
+from clips import write_clip
 from PIL import Image
+from program import invoke
 
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.files.atomic import publish
@@ -53,3 +57,31 @@ def test_a_file_does_not_take_a_folders_name(tmp_path: Path) -> None:
     (tmp_path / "b" / "c").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         publish(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        ("encode", "out.safetensors"),
+        ("decode", "out.png"),
+        ("roundtrip", "out.png"),
+        pytest.param("decode", "out.mp4", marks=pytest.mark.long),
+        pytest.param("roundtrip", "out.mp4", marks=pytest.mark.long),
+    ],
+)
+def test_a_pipe_is_refused(operation: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "a.mkv" if name.endswith(".mp4") else "a.png"
+    if source == "a.mkv":
+        write_clip(Path(source), frames=3, sound=False)
+    else:
+        Image.fromarray(np.zeros((64, 96, 3), np.uint8)).save(source)
+    if operation == "decode":
+        assert invoke(["encode", source, "-o", "."]).exit_code == 0
+        (source,) = (path.name for path in Path().iterdir() if path.name != source)
+    os.mkfifo(name)
+    result = invoke([operation, source, "-o", name])
+    assert result.exit_code == 3
+    assert f"{name}: it is a device or a pipe; move it away, or name another output" in result.stderr
+    assert stat.S_ISFIFO(os.stat(name).st_mode)
