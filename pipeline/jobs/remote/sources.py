@@ -59,7 +59,10 @@ class Sources:
         return self._stores.setdefault(place.kind.scheme, Store(place.kind))
 
     def found(self, url: str) -> Iterator[Found]:
-        """Files, folders and patterns, as for those of this machine. Raises UsageError for what is not there."""
+        """Files, folders and patterns, as for those of this machine. Raises UsageError for what is not there.
+
+        A server that does not answer now, or does not say how long a file is, is a problem of this input alone.
+        """
         place = parse_url(url)
         store = self._store(place)
         try:
@@ -68,7 +71,9 @@ class Sources:
             else:
                 yield from self._named(store, place, url)
         except StoreError as error:
-            raise UsageError(str(error)) from error
+            if not error.passing:
+                raise UsageError(str(error)) from error
+            yield Found(place.path, Path(), place.name or place.shown, problem=str(error))
 
     def _named(self, store: Store, place: Place, url: str) -> Iterator[Found]:
         if self._latents and place.name == "index.json":

@@ -1,4 +1,4 @@
-"""A folder or a pipe that stands where a result would go: it stays, and the line names it and not a file of tvae's own."""
+"""A folder or a pipe where a result would go: it stays, and the line names it and not a file of tvae's own."""
 
 from __future__ import annotations
 

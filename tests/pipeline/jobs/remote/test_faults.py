@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import os
+import time
 from collections.abc import Callable
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from program import invoke
 from safetensors.torch import load
 from stores import Bucket, web_server
 
@@ -93,12 +95,21 @@ def test_an_input_that_changes_while_it_is_read(run: Run, photos: str, bucket: B
     assert failures(events) == [f"{photos}/1.png changed while it was read; run again"]
 
 
-@pytest.mark.parametrize("fault", ["403 AccessDenied", "500 InternalError"])
-def test_a_store_that_cannot_be_listed(run: Run, photos: str, bucket: Bucket, fault: str, tmp_path: Path) -> None:
-    bucket.server.fault = lambda request: fault if request == f"GET /{bucket.name}" else None
+def test_a_store_that_may_not_be_listed(run: Run, photos: str, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.server.fault = lambda request: "403 AccessDenied" if request == f"GET /{bucket.name}" else None
     with pytest.raises(UsageError, match=f"cannot (list|read) {photos}: "):
         run("encode", photos, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_store_that_cannot_be_listed_now(
+    run: Run, picture: Callable[..., Path], photos: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    bucket.server.fault = lambda request: "500 InternalError" if request == f"GET /{bucket.name}" else None
+    finished, events = run("encode", photos, picture("own.png"), output=tmp_path / "out")
+    assert (finished.done, finished.failed) == (1, 1)
+    (told,) = failures(events)
+    assert f"{photos}: the server answers 500" in told
 
 
 def test_a_bucket_that_may_only_be_written_to(run: Run, picture: Callable[..., Path], bucket: Bucket) -> None:
@@ -128,9 +139,24 @@ def test_the_only_item(run: Run, picture: Callable[..., Path], bucket: Bucket) -
 
 
 class _Rude(SimpleHTTPRequestHandler):
-    """Closes the connection in the middle of ``cut.png``, and asks for a password for ``closed.png``."""
+    """Close the connection in the middle of ``cut.png`` and before ``lost.png``, ask for a password for ``closed.png``,
+    send ``endless.png`` without its length, and never answer for ``stalls.png``."""
+
+    def do_HEAD(self) -> None:
+        if "endless" in self.path:
+            self.send_response(200)
+            self.end_headers()
+        elif "lost" in self.path:
+            self.close_connection = True
+        elif "stalls" in self.path:
+            time.sleep(90)
+        else:
+            super().do_HEAD()
 
     def do_GET(self) -> None:
+        if any(name in self.path for name in ("endless", "lost", "stalls")):
+            self.do_HEAD()
+            return
         if "closed" in self.path:
             self.send_error(401)
         elif "cut" in self.path:
@@ -159,6 +185,28 @@ def test_a_web_server_that_fails(run: Run, picture: Callable[..., Path], tmp_pat
         f"cannot read {address}/cut.png: the connection was lost; run again",
     ]
     assert os.listdir(tmp_path / "out") == ["fine.png.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("endless", "the server does not say how many bytes it has"),
+        ("lost", "the connection was lost; run again"),
+        ("gone", "the server cannot be reached; check the address and the network"),
+        pytest.param("stalls", "the server does not answer; run again", marks=pytest.mark.slow),
+    ],
+)
+def test_a_web_server_that_fails_before_any_work(
+    name: str, message: str, picture: Callable[..., Path], tmp_path: Path
+) -> None:
+    own = picture("own.png")
+    with web_server(tmp_path, _Rude) as address:
+        url = f"{'http://127.0.0.1:9' if name == 'gone' else address}/{name}.png"
+        result = invoke(["encode", f"{url}?sig=secret", str(own), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 3, result.stderr
+    assert f"cannot read {url}: {message}" in result.stderr
+    assert "secret" not in result.output
+    assert os.listdir(tmp_path / "out") == ["own.png.safetensors"]
 
 
 @pytest.mark.parametrize(
