@@ -18,6 +18,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers and
     _workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
 
+for _name in [name for name in os.environ if name.startswith("HF_")]:  # huggingface_hub reads them when it is imported
+    del os.environ[_name]
+
 # The default run draws the same examples every time, so that it fails for a change and never by chance;
 # HYPOTHESIS_PROFILE=explore (as .ci/slow has it) draws others, and more of them.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a first example may compile something

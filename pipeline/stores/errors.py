@@ -94,6 +94,9 @@ def _store_error(error: Exception, what: str, place: Place) -> StoreError:
         return StoreError(f"{what}: no permission{hint}", denied=True)
     if kinds & _NO_CREDENTIALS:
         return StoreError(f"{what}: no credentials were found{hint}", denied=True)
+    if "OfflineModeIsEnabled" in kinds:
+        offline = "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; unset it, or use files of this machine"
+        return StoreError(f"{what}: {offline}", passing=False)
     if (way := _of_the_way(kinds)) is not None:  # before what a web server's file system makes of it: no such file
         return StoreError(f"{what}: {way}")
     if status in (404, 410) or (status is None and (isinstance(error, FileNotFoundError) or kinds & _MISSING)):

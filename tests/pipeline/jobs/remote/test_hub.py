@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.utils import are_progress_bars_disabled
+from program import invoke
 from safetensors.torch import load, load_file
 from stand_in_hub import Hub
 
@@ -187,3 +191,34 @@ def test_one_file_of_many_is_asked_for_alone(hub: Hub) -> None:
     assert (file.size, file.version, folder.is_folder) == (2, entry["oid"], True)
     assert store.look(f"{place.key}.none") is None
     assert not [one for one in hub.requests if "/tree/" in one]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["hf://datasets/me/set/a.png", "-o", "out"],
+        ["own.png", "-o", "hf://datasets/me/set/out"],
+        ["own.png", "-o", "out", "--vae", "org/vae"],
+    ],
+)
+def test_offline(
+    words: list[str], picture: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is read when huggingface_hub is imported."""
+    from huggingface_hub import constants
+
+    picture("own.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    result = invoke(["encode", *words])
+    assert result.exit_code == 2, result.stderr
+    assert "HF_HUB_OFFLINE" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.long
+def test_tests_start_without_the_users_variables() -> None:
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "", __file__, "-k", "test_photos or test_what_is_not_there"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(tests, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
