@@ -67,7 +67,7 @@ def plan(
         named, wanted = (
             (None, Extent(*arguments.parse_shape(shape)))
             if shape
-            else _shape_of(input or "", arguments.pixel_limit(max_megapixels), sandbox)
+            else _shape_of(input or "", arguments.pixel_limit(max_megapixels), sandbox, device, vram)
         )
         of_model: dict[str, Any] = {
             "vae_of": vae_of,
@@ -182,15 +182,20 @@ def _plan_shared(
         tell(LEGEND)
 
 
-def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None, Extent]:
+def _shape_of(
+    name: str, max_pixels: int, mode: SandboxMode, device: str | None, vram: str | None
+) -> tuple[str | None, Extent]:
     """The VAE that latents name, and the size of the padded picture or clip."""
     from pathlib import Path
 
     from tvae.pipeline import latents
+    from tvae.pipeline.device import pick_device
     from tvae.pipeline.errors import UsageError
     from tvae.pipeline.jobs.input_shape import Extent
     from tvae.pipeline.jobs.remote.refusals import refuse_urls
     from tvae.pipeline.media.sandbox import Sandbox
+    from tvae.pipeline.memory.amount import parse_size
+    from tvae.pipeline.memory.limits import reading_room
 
     refuse_urls([name], "tvae plan")
     path = Path(name)
@@ -200,6 +205,7 @@ def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None
         reader = latents.open_latents(path)
         width, height = reader.meta.geometry.padded_size
         return reader.meta.vae.place, Extent(height, width, reader.frames)
-    with Sandbox(mode) as sandbox, sandbox.open_reader(path, max_pixels) as opened:
+    memory = reading_room(pick_device(device), None if vram is None else parse_size(vram))
+    with Sandbox(mode) as sandbox, sandbox.open_reader(path, max_pixels, memory=memory) as opened:
         info = opened.info
     return None, Extent(info.height, info.width, info.frames or 1)

@@ -13,6 +13,7 @@ import codecs
 import dataclasses
 import difflib
 import os
+import re
 import reprlib
 import sys
 import tomllib
@@ -33,6 +34,8 @@ _LATER = {"processes": 1}
 MOST_BYTES = 1 << 20
 """Of a preset's file."""
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+_LONG_KEY = re.compile(rf"(?:^|[{{,\[])\s*{_PART}(?:[ \t]*\.[ \t]*{_PART}){{32}}", re.MULTILINE)
 _HERE = Path(__file__).parent
 GIB = 1024**3
 H200_FREE = 100 * GIB
@@ -164,9 +167,16 @@ def _read(path: Path) -> dict[str, Any]:
     if len(text) > MOST_BYTES:
         raise ValueError(f"preset '{path}' has more than {MOST_BYTES} bytes")
     try:
-        return tomllib.loads(decoded(text))
+        return parse_toml(decoded(text))
     except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, too
         raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML whose keys have 32 parts at most. Raises ValueError; RecursionError for values that lie too deep."""
+    if _LONG_KEY.search(text):  # the parser takes memory by the square of their number
+        raise ValueError("a key has more than 32 parts")
+    return tomllib.loads(text)
 
 
 def decoded(text: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -25,6 +24,7 @@ from tvae.pipeline.jobs.remote.places import check_written
 from tvae.pipeline.jobs.remote.refusals import refuse_urls
 from tvae.pipeline.stores import is_url, parse_url
 from tvae.presets import builtin
+from tvae.presets.loader import parse_toml
 
 __all__ = ["Override", "Step", "read_job_file"]
 
@@ -100,7 +100,7 @@ class Step:
 def read_job_file(path: Path) -> list[Step | CheckStep]:
     """The steps of a job file, one at least; names of files in it are from its folder. Raises UsageError."""
     try:
-        data = tomllib.loads(text_in(read_bytes(path, MOST_BYTES)))
+        data = parse_toml(text_in(read_bytes(path, MOST_BYTES)))
     except OSError as error:
         raise UsageError(f"cannot read the job {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no file, or too large

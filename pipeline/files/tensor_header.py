@@ -14,8 +14,8 @@ from tvae.pipeline.files.record import Count, from_json
 
 __all__ = ["BITS", "Header", "TensorSpec", "header_of", "read_header", "read_texts"]
 
-MOST_BYTES = 100_000_000
-"""Of a header; safetensors allows no more."""
+MOST_BYTES = 16 << 20
+"""The longest header that is read; Python's objects of it take some twelve times as much."""
 
 
 DAMAGED = "damaged: the file has other bytes than its header promises"
@@ -103,8 +103,10 @@ def _read(file: BufferedReader) -> tuple[dict[str, Any], int, int]:
     """The header as JSON, where the values begin, and the file's size."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
-    if length > min(MOST_BYTES, size - 8):
+    if length > size - 8:
         raise ValueError("not a whole safetensors file (truncated, or of another format)")
+    if length > MOST_BYTES:
+        raise ValueError(f"its header has {length >> 20} MiB, and tvae reads headers of {MOST_BYTES >> 20} MiB at most")
     header = parse_json(file.read(length))
     if not isinstance(header, dict):
         raise ValueError("not a safetensors file: its header is no object")

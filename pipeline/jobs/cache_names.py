@@ -19,6 +19,7 @@ from tvae.pipeline.jobs.existing import DONE_ALREADY
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input
+from tvae.pipeline.jobs.scaling_room import reading_memory
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -114,7 +115,8 @@ def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
     ):
         reason = "exists" if existing == "keep" else DONE_ALREADY
         return ItemSkipped(item.source, item.index, plan.shown(item.record), reason)
-    with blame_input(), context.sandbox.open_reader(item.source, context.job.max_pixels) as reader:
+    job = context.job
+    with blame_input(), context.sandbox.open_reader(item.source, job.max_pixels, memory=reading_memory(job)) as reader:
         info = reader.info
     output = plan.root / plan.trainer.files(plan.subject(below, info))[0]
     return ItemPlanned(item.source, item.index, output, output.exists())

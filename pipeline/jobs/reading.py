@@ -171,7 +171,7 @@ def kind_of(path: Path, job: Job, sandbox: Sandbox, member: Member | RemoteFile 
     if member is not None:
         with _copied(path, member, job, waits=True) as copy:
             return kind_of(copy, job, sandbox)
-    with blame_input(), sandbox.open_reader(path, job.max_pixels) as reader:
+    with blame_input(), sandbox.open_reader(path, job.max_pixels, memory=reading_memory(job)) as reader:
         return reader.info.kind
 
 

@@ -31,3 +31,30 @@ def test_larger_images_are_refused(picture: str, command: str) -> None:
 
 def test_a_limit_that_allows_nothing_is_refused(picture: str) -> None:
     assert invoke(["encode", picture, "--max-megapixels", "0"]).exit_code == 2
+
+
+@pytest.mark.long
+def test_plan_counts_the_decoding_of_a_picture_in_its_budget(tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    Image.new("L", (12000, 12000)).save(path, compress_level=1)
+    result = invoke(["plan", str(path), "--vram", "700MiB", "--device", "cpu"])
+    assert result.exit_code == 3
+    assert "reading 12000x12000 pixels takes" in result.stderr
+
+
+def test_a_header_of_tensors_has_16_mib_at_most(tmp_path: Path) -> None:
+    path, length = tmp_path / "a.safetensors", (16 << 20) + 8
+    path.write_bytes(length.to_bytes(8, "little") + b"{}".ljust(length))
+    result = invoke(["inspect", str(path)])
+    assert result.exit_code != 0
+    assert "16 MiB" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["a" + ".a" * 20000 + " = 1", "x = {a" + ".a" * 40 + " = 1}"])
+def test_a_key_of_a_job_file_has_32_parts_at_most(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    result = invoke(["batch", str(path)])
+    assert result.exit_code == 2
+    assert "a key has more than 32 parts" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
