@@ -107,7 +107,7 @@ class TiledVAE(InPlaceOf):
         - gather: each process of a group gets the whole result, else its own rows of it, in the order of the ranks.
         - bitwise: the same bits in every budget and on any number of devices of one kind, in more time and memory.
 
-        Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
+        Raises UsageError for a module without both sides or released with tiles, an unknown preset, a wrong value.
         """
         vae = checked_module(vae.vae if isinstance(vae, TiledVAE) else vae)
         if strip is not None and strip < 1:

@@ -12,6 +12,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry
 from tvae.pipeline.models.families.family import Config
 from tvae.pipeline.models.other_classes import why_other
+from tvae.pipeline.models.reference import TILED, released_tiled
 
 __all__ = ["family_geometry", "geometry_of"]
 
@@ -37,6 +38,8 @@ def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]
             shape = (out if torch.is_tensor(out) else out.mean).shape
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
         raise UsageError(f"{unknown}, and takes no image") from error
+    if released_tiled(model):
+        raise UsageError(f"{unknown}: {TILED}")
     return LatentGeometry(256 // shape[-1], latent_channels=shape[1], in_channels=channels)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvae.pipeline.models.calls import SIDES, Side
+from tvae.pipeline.models.reference import TILED
 
 __all__ = ["OTHER_CLASSES", "OtherClass", "describe", "why_other"]
 
@@ -29,11 +30,7 @@ _SEGMENTS = "a clip goes through it in segments of frames, which are not known h
 _ALL: Iterable[OtherClass] = (
     OtherClass("AutoencoderKLKVAEVideo", _SEGMENTS, SIDES),
     OtherClass("AutoencoderKLLTX2Audio", "of sound, which it takes as pictures of its spectrum", SIDES),
-    OtherClass(
-        "AutoencoderKLMiniMaxH3",
-        "its pixels are not in [-1, 1], and its decoder is a transformer over clips of a fixed length",
-        ("encode",),
-    ),
+    OtherClass("AutoencoderKLMiniMaxH3", TILED),
     OtherClass("AutoencoderKLQwenImage21", "its pictures have four channels, of colours and opacity", SIDES),
     OtherClass("AutoencoderRAE", "for pictures of one size, to which its encoder brings all others", SIDES),
     OtherClass("AutoencoderVidTok", "which lengths of clips it takes is not known here", SIDES),

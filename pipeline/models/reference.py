@@ -8,7 +8,9 @@ reference is reached, not what it computes, and has a test of its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,9 +21,31 @@ from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.recognise import family_of
 
-__all__ = ["BLENDED", "call_reference", "reference_mode", "skeleton", "unhooked"]
+__all__ = ["BLENDED", "TILED", "call_reference", "reference_mode", "released_tiled", "skeleton", "unhooked"]
+
+_log = logging.getLogger("tvae")
 
 BLENDED = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_framewise_decoding")
+TILED = "it was released with blended tiles, which make its numbers and are not supported yet"
+"""Why a model is refused for which ``released_tiled`` is true."""
+
+
+def released_tiled(module: nn.Module) -> bool:
+    """Return whether a new model of this class and configuration has blended tiling on.
+
+    What was called on this one since, such as ``enable_tiling()``, makes no difference.
+    """
+    if not hasattr(module, "use_tiling"):
+        return False
+    config: Mapping[str, Any] = getattr(module, "config", {})
+    try:
+        names = inspect.signature(type(module)).parameters
+        with torch.device("meta"):
+            new = type(module)(**{name: config[name] for name in names if name in config})
+        return bool(new.use_tiling)
+    except Exception as error:  # a class that wants more than its configuration
+        _log.debug("cannot make a new %s from its configuration: %s", type(module).__name__, error)
+        return False
 
 
 @contextmanager

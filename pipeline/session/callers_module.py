@@ -19,6 +19,7 @@ from tvae.pipeline.models.calls import SIDES, Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.one_side import check_side
 from tvae.pipeline.models.recognise import family_of
+from tvae.pipeline.models.reference import TILED, released_tiled
 from tvae.pipeline.session.turns import Turns
 
 __all__ = [
@@ -45,8 +46,8 @@ _LARGEST = 2**63 - 1
 
 
 def checked_module(vae: nn.Module) -> nn.Module:
-    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights, and for TorchScript,
-    whose code cannot be captured nor watched."""
+    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights, for TorchScript,
+    whose code cannot be captured nor watched, and for a model that was released with tiles."""
     name = type(vae).__name__
     lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
     if lacking:
@@ -57,6 +58,8 @@ def checked_module(vae: nn.Module) -> nn.Module:
         if isinstance(found, torch.jit.ScriptModule):
             which = f"'{part}' of {name} is" if part else f"{name} is"
             raise UsageError(f"{which} TorchScript: wrap the model as it was before torch.jit")
+    if released_tiled(vae):
+        raise UsageError(f"TiledVAE does not run {name}: {TILED}")
     return vae
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from diffusers.models import autoencoders
+from PIL import Image
+from program import invoke
+from tiny_vaes import TINY
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
@@ -67,16 +71,6 @@ CASES: dict[str, tuple[Config, Shape, Shape]] = {
         (1, 3, 1, 24, 16),
         (1, 4, 1, 12, 8),
     ),
-    "AutoencoderKLMiniMaxH3": (
-        {
-            **{"latent_channels": 4, "block_out_channels": (32, 32), "layers_per_block": 1, "norm_num_groups": 8},
-            **{"spatial_downsample_factors": (2, 1), "temporal_downsample_factors": (1, 1)},
-            **{"decoder_num_layers": 1, "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 16},
-            **{"latents_mean": (0.0,) * 4, "latents_std": (1.0,) * 4},
-        },
-        (1, 3, 1, 24, 16),
-        (1, 4, 15, 6, 4),
-    ),
     "ConsistencyDecoderVAE": (_CONSISTENCY, (1, 3, 24, 16), (1, 4, 12, 8)),
     "AutoencoderKLLTX2Audio": (
         {
@@ -98,6 +92,10 @@ CASES: dict[str, tuple[Config, Shape, Shape]] = {
 }
 """Of those of which a side runs: configuration, and inputs of both sides."""
 
+RELEASED_TILED = {"AutoencoderKLMiniMaxH3"}
+"""Classes whose constructor switches blended tiling on."""
+WITHOUT_DEFAULTS = {"RFD4ProteinaAutoencoder"}
+"""Classes that cannot be built from a configuration of defaults; `AutoencoderKLHunyuanImage` has a tiny one."""
 OF_ONE_SIZE = {"AutoencoderRAE"}
 RUN = [(name, side) for name, other in OTHER_CLASSES.items() for side in other.runs]
 NOT_RUN = [(name, side) for name in CASES for side in SIDES if (name, side) not in RUN]
@@ -123,6 +121,7 @@ def test_the_list_says_something_of_each_and_of_no_other() -> None:
     assert {name for name, other in OTHER_CLASSES.items() if other.runs} == set(CASES)
     assert why_other("AutoencoderOobleck") == "of sound; TiledVAE does not run it, either"
     assert str(why_other("ConsistencyDecoderVAE")).endswith("; from Python, TiledVAE runs its encode")
+    assert str(why_other("AutoencoderKLMiniMaxH3")).endswith("supported yet; TiledVAE does not run it, either")
     assert why_other("AutoencoderKL") is None
 
 
@@ -209,3 +208,66 @@ def test_waves_of_sound_are_no_pictures() -> None:
         assert model.encode(x).latent_dist.mean.shape == (1, 4, 16)
     with pytest.raises(TvaeError):
         TiledVAE(model, strip=2).encode(x)
+
+
+class TiledByItself(autoencoders.AutoencoderKL):
+    """A model that was released with tiles: blended ones, on from the start."""
+
+    def __init__(self, block_out_channels: tuple[int, ...] = (32,)) -> None:
+        super().__init__(block_out_channels=block_out_channels)
+        self.use_tiling = True
+
+
+def refusal(model: nn.Module) -> str:
+    with pytest.raises(UsageError) as error:
+        TiledVAE(model)
+    return str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("name", sorted(of_diffusers() - WITHOUT_DEFAULTS))
+def test_classes_that_switch_tiling_on_are_refused_and_no_other(name: str) -> None:
+    config = TINY[name].config if name == "AutoencoderKLHunyuanImage" else {}
+    with torch.device("meta"):
+        model: Any = getattr(autoencoders, name)(**config)
+    assert (getattr(model, "use_tiling", False) is True) == (name in RELEASED_TILED)
+    if name in RELEASED_TILED:
+        assert "released with blended tiles" in refusal(model)
+    elif callable(getattr(model, "encode", None)) and callable(getattr(model, "decode", None)):
+        if hasattr(model, "use_tiling"):
+            model.enable_tiling()
+        TiledVAE(model)
+
+
+def test_a_model_that_was_released_with_tiles_is_refused_with_the_reason() -> None:
+    model = TiledByItself()
+    state = torch.get_rng_state()
+    said = refusal(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert said.startswith("TiledVAE does not run TiledByItself: it was released with blended tiles")
+    model.disable_tiling()  # other numbers than the released model's
+    assert refusal(model) == said
+
+
+def test_the_commands_refuse_a_model_that_was_released_with_tiles(tmp_path: Path) -> None:
+    if not hasattr(autoencoders, "AutoencoderKLMiniMaxH3"):
+        pytest.skip("this release of diffusers has no AutoencoderKLMiniMaxH3")
+    autoencoders.AutoencoderKLMiniMaxH3(
+        **{"latent_channels": 4, "block_out_channels": (32, 32), "layers_per_block": 1, "norm_num_groups": 8},
+        **{"spatial_downsample_factors": (2, 1), "temporal_downsample_factors": (1, 1)},
+        **{"decoder_num_layers": 1, "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 16},
+        **{"latents_mean": (0.0,) * 4, "latents_std": (1.0,) * 4},
+    ).save_pretrained(tmp_path / "vae")
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    vae = ["--vae", str(tmp_path / "vae")]
+    for words in (
+        ["encode", str(tmp_path / "a.png"), "-o", str(tmp_path / "out")],
+        ["roundtrip", str(tmp_path / "a.png"), "-o", str(tmp_path / "out")],
+        ["plan", "--shape", "64x64"],
+    ):
+        result = invoke([*words, *vae])
+        assert result.exit_code == 2
+        assert "it was released with blended tiles" in result.output
+        assert len(result.stderr.strip().splitlines()) == 1
+    row = next(line for line in invoke(["models"]).output.splitlines() if line.startswith("AutoencoderKLMiniMaxH3 "))
+    assert row.split()[1] == "-"
