@@ -64,8 +64,8 @@ class _Autoencoder(nn.Module):
     def _encoded(self, x: Tensor) -> Tensor:
         """[N, 3, T, H, W] in [-1, 1] -> [N, C, ⌈T / f⌉, h, w]."""
         frames = prod(self.config["encoder_time"])
-        missing = -x.shape[2] % frames
-        x = torch.cat([x, x[:, :, -1:].expand(-1, -1, missing, -1, -1)], 2)
+        if missing := -x.shape[2] % frames:
+            x = torch.cat([x, x[:, :, -1:].expand(-1, -1, missing, -1, -1)], 2)
         if (patch := self.config["patch_size"]) > 1:
             x = as_clip(F.pixel_unshuffle(as_frames(x), patch), x.shape[0])
         return _through(self.encoder, (x + 1) / 2, Memory())

@@ -9,6 +9,7 @@ import torch
 from taehv_naive import decoded, encoded
 from torch import Tensor
 
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.taehv import TAECVX, TAEHV
 
@@ -46,6 +47,13 @@ def test_encode(kind: str, frames: int) -> None:
     assert found.shape == wanted.shape == (1, 5, -(-frames // (8 if kind == "LTX-2" else 4)), 2, 1)
     assert (found - wanted).abs().max() < 1e-12
     assert wanted.std() > 1e-3
+
+
+def test_strips_of_time_encode_a_clip_that_needs_no_more_frames() -> None:
+    model, x = built("Wan 2.1", TAECVX), clip(8, 16, 8)
+    found = TiledVAE(model, rows="time").encode(x).latents
+    wanted = encoded(model.state_dict(), (x[0].transpose(0, 1) + 1) / 2, 1).transpose(0, 1)[None]
+    assert (found - wanted).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("latents", [1, 2, 3, 4])
