@@ -121,9 +121,7 @@ MODELS = {
     "taew2.2": Public("TAEHV", {"patch_size": 2, "latent_channels": 48}),
     "taecvx": Public("TAECVX"),
     "kvae-video": Public("AutoencoderKLKVAEVideo", other=LatentGeometry(8, 4, 1, 16)),
-    "vidtok": Public("AutoencoderVidTok", other=LatentGeometry(8, 4, 1, 4)),
     "qwen-2.1": Public("AutoencoderKLQwenImage21", other=LatentGeometry(16, 8, 1, 64, 4), longest=1),
-    "kandinsky6": Public("Kandinsky6SRVAE", other=LatentGeometry(16, 4, 1, 64)),
     "consistency": Public("ConsistencyDecoderVAE", other=LatentGeometry(8), sides=("encode",)),
 }
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -57,7 +58,7 @@ def exporting(*, fast: bool = True, deadline: float | None = None) -> Iterator[N
         settings.enter_context(_unchecked_distributions())
         settings.enter_context(_optional_suggestions())
         settings.enter_context(_not_compiling())
-        settings.enter_context(_no_index_limits())
+        settings.enter_context(_no_memory_limits())
         settings.enter_context(decomposing())
         if fast:
             settings.enter_context(shortcuts())
@@ -108,35 +109,53 @@ def _no_shape_cache(before_each_operation: Callable[[], None]) -> Iterator[None]
 
 
 @contextmanager
-def _no_index_limits() -> Iterator[None]:
-    """Answer questions whether a number of elements exceeds 32-bit indices as for a small input, without a guard.
+def _no_memory_limits() -> Iterator[None]:
+    """Answer questions whether a value has too many elements as for a small input, without a guard.
 
-    Models ask to avoid limits of kernels (diffusers' ``Upsample2D`` makes a large tensor contiguous). The answer does
-    not change the numbers, but its guards would make a size a constant between the limits of two layers.
+    Models ask to avoid limits of kernels and of memory: diffusers' ``Upsample2D`` makes a large tensor contiguous, KVAE
+    convolves it in chunks. The answer does not change the numbers, but its guards would bound the sizes, and between
+    the limits of two layers make them constants.
     """
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     original: Any = ShapeEnv.evaluate_sym_node
 
     def evaluate(environment: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = _small_answer(node.expr)
+        answer = _answer_below_limits(node.expr, sys._getframe(2))
         return original(environment, node, *args, **kwargs) if answer is None else answer
 
     with patched(ShapeEnv, "evaluate_sym_node", evaluate):
         yield
 
 
-def _small_answer(condition: Any) -> bool | None:
-    """Return whether a comparison with a number above the limit holds for small sizes; None for other conditions."""
+def _answer_below_limits(question: Any, frame: FrameType | None) -> Any:
+    """Return the answer for small sizes, if it is one and the same; None for other questions.
+
+    A question of elements is a comparison with a number above ``_INDEX_LIMIT``. Or it is an inequality, or a number of
+    chunks, that depends on several sizes, in a function that counts elements. That is monotone in each size, so that
+    corners tell its answer for all small sizes.
+    """
     import sympy
 
-    if not isinstance(condition, sympy.StrictGreaterThan | sympy.GreaterThan | sympy.StrictLessThan | sympy.LessThan):
+    inequality = isinstance(
+        question, sympy.StrictGreaterThan | sympy.GreaterThan | sympy.StrictLessThan | sympy.LessThan
+    )
+    symbols = [*question.free_symbols] if inequality or type(question).__name__ in ("CeilToInt", "ceiling") else []
+    if not symbols:
         return None
-    number = next((side for side in condition.args if side.is_number), None)
-    if number is None or number < _INDEX_LIMIT:
+    if inequality and any(side.is_number and side >= _INDEX_LIMIT for side in question.args):
+        return bool(question.subs(dict.fromkeys(symbols, sympy.Integer(64))))
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("torch", "tvae"):
+        frame = frame.f_back
+    if len(symbols) == 1 or frame is None or not {"numel", "nelement", "prod"} & {*frame.f_code.co_names}:
         return None
-    small = {symbol: sympy.Integer(64) for symbol in condition.free_symbols}
-    return bool(condition.subs(small))
+    corners = [dict.fromkeys(symbols, n) for n in (8, 16)]
+    corners += [{symbol: 32 if symbol == large else 8 for symbol in symbols} for large in symbols]
+    try:
+        answers = {question.subs({s: sympy.Integer(n) for s, n in corner.items()}) for corner in corners}
+        return (bool if inequality else int)(*answers)
+    except (TypeError, ZeroDivisionError):  # several answers, or one that is no number
+        return None
 
 
 @contextmanager
