@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from operator import attrgetter
 from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,7 @@ class _Description:
         self._scalars, self._asks_training = scalars, False
         self._tree = {id(part): name for name, part in root.named_modules()}
         self._numbers: dict[int, int] = {}
+        self._classes: dict[type, int] = {}
         for name, part in root.named_modules(remove_duplicate=False):
             if self._tree[id(part)] != name:
                 self.lines.append(f"{name} is {self._tree[id(part)]}")
@@ -174,6 +175,8 @@ class _Description:
             return f"{self._class(kind)} {value.name}"
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, ModuleType):
+            return f"Python module {value.__name__}"
         if id(value) in self._numbers:
             return f"#{self._numbers[id(value)]}"
         self._numbers[id(value)] = len(self._numbers)
@@ -223,12 +226,16 @@ class _Description:
 
     def _class(self, kind: type) -> str:
         """Describe a class by its name and bases, and by the code of methods from outside the libraries."""
+        name = f"class {kind.__module__}.{kind.__qualname__}"
+        if kind in self._classes:
+            return f"{name} #{self._classes[kind]}"
+        self._classes[kind] = len(self._classes)
         bases = [base for base in kind.__mro__ if not is_library(base.__module__)]
         self.python_modules |= {base.__module__ for base in bases}
-        functions = [(name, function) for base in bases for name, function in _functions(base)]
+        functions = [(method, function) for base in bases for method, function in _functions(base)]
         self._asks_training |= any("training" in function.__code__.co_names for _, function in functions)
-        code = [(name, _code_digest(function.__code__)) for name, function in functions]
-        return f"class {[f'{base.__module__}.{base.__qualname__}' for base in kind.__mro__]} {code}"
+        code = [(method, self._code(function, name)) for method, function in functions]
+        return f"{name} {[f'{base.__module__}.{base.__qualname__}' for base in kind.__mro__]} {code}"
 
     def _function(self, value: Any, path: str) -> str:
         if isinstance(value, functools.partial):
@@ -238,18 +245,18 @@ class _Description:
             return f"method {self._function(value.__func__, path)} of {self.value(value.__self__, path)}"
         if isinstance(value, BuiltinFunctionType):
             return f"builtin {value.__module__}.{value.__qualname__}"
-        if isinstance(value, FunctionType):
-            self.python_modules.add(str(value.__module__))
-            cells = []
-            for cell in value.__closure__ or ():
-                try:
-                    cells.append(self.value(cell.cell_contents, path))
-                except ValueError:  # not filled yet
-                    cells.append("empty")
-            defaults = [self.value(v, path) for v in (value.__defaults__ or ())]
-            name = f"{value.__module__}.{value.__qualname__}"
-            return f"function {name} {_code_digest(value.__code__)} {cells} {defaults}"
-        return self._opaque(value, path)
+        self.python_modules.add(str(value.__module__))
+        return f"function {value.__module__}.{value.__qualname__} {self._code(value, path)}"
+
+    def _code(self, function: FunctionType, path: str) -> str:
+        """Describe what a function does, with its defaults and what its closure holds now."""
+        held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        for cell in function.__closure__ or ():
+            try:
+                held.append(cell.cell_contents)
+            except ValueError:  # not filled yet
+                held.append("empty")
+        return f"{_code_digest(function.__code__)} {[self.value(part, path) for part in held]}"
 
     def _tensor(self, value: Tensor, path: str) -> str:
         self.tensors[id(value)] = value
