@@ -1,4 +1,4 @@
-"""Graph + input shapes -> Program: every node through its rule.
+"""Lower a graph at input shapes to a program: every node goes through its rule.
 
 An operation without a rule is an error that names it and its module. With ``allow_whole`` it runs on whole values
 instead, and so does everything that depends on it: exact, but no longer bounded in memory.
@@ -15,19 +15,18 @@ from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Constant, Graph, Node, Ref
 from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
-from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
-from tvae.pipeline.engine.rules.antialias import ANTIALIASED, check_columns
-from tvae.pipeline.engine.rules.born import born_whole, divided_again
-from tvae.pipeline.engine.rules.context import no_demand
-from tvae.pipeline.engine.rules.elements import in_another_form, in_rows_again
-from tvae.pipeline.engine.rules.node_call import draws
-from tvae.pipeline.engine.rules.slices import SPLITS, taken
+from tvae.pipeline.engine.rules import CREATES_ROWS, RULES, Context, NoRule
+from tvae.pipeline.engine.rules.context import draws, no_demand
+from tvae.pipeline.engine.rules.gather_rows import lower_with_other_operands, restore_rows
+from tvae.pipeline.engine.rules.multi_output import MULTI_OUTPUT, lower_result
+from tvae.pipeline.engine.rules.resample import ANTIALIASED, check_columns
+from tvae.pipeline.engine.rules.rows_from_constants import rows_of_whole_result, split_single_row
 from tvae.pipeline.errors import UnsupportedOp, in_module
 
 __all__ = ["lower"]
 
 _FEW_ROWS, _FEW_PIXELS = 4, 64
-"""Of latents that are one strip in any case: so small a picture may be captured at its own size, uncut."""
+"""Latents of at most so many rows or pixels are one strip in any case, so that their graph may serve one height."""
 
 
 def lower(
@@ -40,9 +39,15 @@ def lower(
     channels_last: bool = True,
     like: Program | None = None,
 ) -> Program:
-    """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. channels_last: memory
-    layout of maps when it runs, which decides what operations take beside them. like: the same at other sizes: ops
-    that are the same at every size, of weights alone or of statistics, are taken from it. Raises UnsupportedOp."""
+    """Lower a graph at the sizes that ``Graph.bind`` gave. Raises UnsupportedOp.
+
+    Args:
+        kernels: None for the definitions.
+        allow_whole: run what has no rule on whole values.
+        channels_last: memory layout of maps when it runs, which decides the memory that operations take.
+        like: the same graph at other sizes. Ops of weights alone or of statistics are taken from it where they are the
+            same at every size.
+    """
     ctx = Context(graph, sizes, device, kernels or Kernels(), channels_last=channels_last, like=like)
     whole: list[str] = []
 
@@ -57,7 +62,7 @@ def lower(
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows: allow_whole was set
     used, begin, shared = graph.readers, 0, set[int]()
-    count, first = graph.first_params  # told at a graph's first size, which takes seconds in any case
+    count, first = graph.first_params  # counted at the graph's first size, which takes seconds in any case
     if like is not None:  # with the same weights in front
         begin = count
         shared.update(first)
@@ -77,15 +82,15 @@ def lower(
             params[op.id] = node.target
         elif node.kind == "input":
             op = _leaf(ctx, node, _input_axis(ctx, node), constant=False)
-        elif node.is_tuple and node.op in SPLITS:
+        elif node.is_tuple and node.op in MULTI_OUTPUT:
             continue  # lowered where one of its results is taken
         else:
             if node.op in ANTIALIASED:
                 check_columns(ctx, node)
-            told = len(whole)
+            refused = len(whole)
             try:
                 op = _whole_chain(ctx, node, spread) if spread else _in_some_form(ctx, node)
-                op = op if op.axis is None else in_rows_again(ctx, node, divided_again(ctx, node, op))
+                op = op if op.axis is None else restore_rows(ctx, node, split_single_row(ctx, node, op))
                 if op.reduction is not None and _has_no_rows(ctx.ops[op.reduction.source]):
                     op = _run_whole(ctx, node)
             except NoRule as error:
@@ -93,7 +98,7 @@ def lower(
                 without_rule(by_name.target, by_name.module, str(error))
                 op = _run_whole(ctx, node)
             if op.axis is None and ctx.row_dims(node.meta):
-                if not spread and len(whole) == told:
+                if not spread and len(whole) == refused:
                     without_rule(
                         node.target, node.module, "its result grows with the height and is not divided into strips"
                     )
@@ -108,8 +113,7 @@ def lower(
 
 
 def _of_weights(ctx: Context, like: Program, id_: int, shared: set[int]) -> Op | None:
-    """The op that another program of the graph has for a node, where that is the same at every size. shared: the nodes
-    for which there was one."""
+    """Return the op of ``like`` for a node if it is the same at every size, and add the node to ``shared``."""
     node, number = ctx.graph.nodes[id_], len(ctx.ops)
     of_weights = node.kind == "param" or (node.reads and shared.issuperset(node.reads))
     if not of_weights or node.sized or like.values.get(id_) != number:
@@ -123,7 +127,7 @@ def _of_weights(ctx: Context, like: Program, id_: int, shared: set[int]) -> Op |
 
 
 def _is_one_strip(ctx: Context) -> bool:
-    """Has the input or the result, whichever is smaller, a few rows or pixels only?"""
+    """True if the input or the result, whichever is smaller, has a few rows or pixels only."""
     ends = [ctx.graph.nodes[ids[0]].meta for ids in (ctx.graph.inputs, ctx.graph.outputs)]
     sizes = [ctx.shape(meta)[-2:] for meta in ends if len(meta.shape) > 3]
     return not sizes or min(h for h, _ in sizes) <= _FEW_ROWS or min(h * w for h, w in sizes) <= _FEW_PIXELS
@@ -131,7 +135,7 @@ def _is_one_strip(ctx: Context) -> bool:
 
 def _leaf(ctx: Context, node: Node, axis: Axis | None, *, constant: bool) -> Op:
     def run(_read: object, _a: int, _b: int) -> torch.Tensor:
-        raise AssertionError(f"'{node.target}' is given, not computed")
+        raise AssertionError(f"'{node.target}' is an input, not computed")
 
     return ctx.emit(node, [], axis, no_demand, run, name=node.target, constant=constant, kind=node.kind)
 
@@ -146,8 +150,8 @@ def _input_axis(ctx: Context, node: Node) -> Axis | None:
 def _lower_call(ctx: Context, node: Node) -> Op:
     if node.op == "getitem" and isinstance(node.args[0], Ref):
         source = ctx.graph.nodes[node.args[0].id]
-        if source.op in SPLITS:
-            return taken(ctx, node, source, node.args[1])
+        if source.op in MULTI_OUTPUT:
+            return lower_result(ctx, node, source, node.args[1])
         return _part(ctx, node)
     tiled = any(ctx.ops[ctx.ids[r]].axis is not None for r in node.reads)
     if not tiled and not ctx.row_dims(node.meta):
@@ -156,8 +160,8 @@ def _lower_call(ctx: Context, node: Node) -> Op:
         raise NoRule("")
     if node.op not in NOISE and draws(node):
         raise NoRule("it draws random numbers for all rows at once")
-    if not tiled and node.op not in BORN:
-        return born_whole(ctx, node)
+    if not tiled and node.op not in CREATES_ROWS:
+        return rows_of_whole_result(ctx, node)
     return RULES[node.op](ctx, node)
 
 
@@ -170,13 +174,13 @@ def _in_some_form(ctx: Context, node: Node) -> Op:
         parts = node.op == "getitem" and isinstance(node.args[0], Ref) and node.args[0].id not in ctx.ids
         reads = ctx.graph.nodes[node.args[0].id].reads if parts else node.reads
         try:
-            return in_another_form(ctx, node, reads, _lower_call)
+            return lower_with_other_operands(ctx, node, reads, _lower_call)
         except NoRule:
             raise error from None
 
 
 def _part(ctx: Context, node: Node) -> Op:
-    """One tensor of an operation that gives several."""
+    """Emit one tensor of an operation that gives several."""
     source, index = ctx.op(node.args[0]), node.args[1]
     if source.axis is None:
         return ctx.emit(node, [source], None, no_demand, lambda read, _a, _b: read(source.id)[index])
@@ -198,7 +202,7 @@ def _run_whole(ctx: Context, node: Node) -> Op:
 
 
 def _whole_chain(ctx: Context, node: Node, spread: set[int]) -> Op:
-    """After an op that ran whole: whole as well if it reads any such value."""
+    """Lower a node after an op that ran whole: whole as well if it reads any such value."""
     reads = ctx.operands(node) if node.op != "getitem" or node.args[0].id in ctx.ids else []
     if node.op == "getitem" and not reads:
         source = ctx.graph.nodes[node.args[0].id]

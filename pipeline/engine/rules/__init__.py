@@ -1,65 +1,20 @@
-"""One rule per ATen operation, one file per kind of rule, one registry."""
+"""Rules: one per ATen operation, one file per kind of operation. Importing the files fills the registry."""
 
-from tvae.pipeline.engine.rules import (
-    antialias,
+from tvae.pipeline.engine.rules import (  # noqa: F401
     attention,
-    complex_numbers,
-    down,
-    einsum,
-    enlarge,
-    factory,
-    interpolate,
-    narrow,
-    nearest,
+    convolution,
+    fused_conv,
+    indexing,
     norm,
-    order,
-    patches,
     pointwise,
-    pool,
     products,
     reduce,
     resample,
-    residual,
-    sample,
-    scatter,
+    rows_from_constants,
     shape,
-    shuffle_up,
-    slices,
-    trailing_norm,
     window,
 )
 from tvae.pipeline.engine.rules.context import Context
-from tvae.pipeline.engine.rules.registry import BORN, RULES, NoRule
+from tvae.pipeline.engine.rules.registry import CREATES_ROWS, RULES, NoRule
 
-__all__ = [
-    "BORN",
-    "RULES",
-    "Context",
-    "NoRule",
-    "antialias",
-    "attention",
-    "complex_numbers",
-    "down",
-    "einsum",
-    "enlarge",
-    "factory",
-    "interpolate",
-    "narrow",
-    "nearest",
-    "norm",
-    "order",
-    "patches",
-    "pointwise",
-    "pool",
-    "products",
-    "reduce",
-    "resample",
-    "residual",
-    "sample",
-    "scatter",
-    "shape",
-    "shuffle_up",
-    "slices",
-    "trailing_norm",
-    "window",
-]
+__all__ = ["CREATES_ROWS", "RULES", "Context", "NoRule"]

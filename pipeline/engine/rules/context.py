@@ -1,14 +1,15 @@
-"""What a rule is given: the graph at concrete sizes, and the few shapes that most ops take.
+"""The context of a rule: the graph at concrete sizes, its operands, and helpers that make operations.
 
-``Context.local`` makes an op whose output rows need exactly the same rows of its inputs; ``Context.rescale`` one whose
-row count is an integer multiple or fraction of its input's; everything else is said by the rule itself.
+``Context.local`` makes an op whose rows need the same rows of its inputs, ``Context.rescale`` one whose row count is an
+integer multiple or fraction of its input's. For everything else the rule gives ``Context.emit`` its own demand.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from functools import lru_cache
+from typing import Any, Protocol, Unpack
 
 import torch
 from torch import Tensor
@@ -16,19 +17,75 @@ from torch import Tensor
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.ir.fused_ops import fused
-from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, Size, map_refs, refs_in
 from tvae.pipeline.engine.ir.layout import settled
 from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Program, Read, Reduction
-from tvae.pipeline.engine.ir.resolve import wherever_it_lies
-from tvae.pipeline.engine.ir.sizes import Size
-from tvae.pipeline.engine.rules.at_sizes import AtSizes
-from tvae.pipeline.engine.rules.node_call import Invoke, draws, in_order, node_call
+from tvae.pipeline.engine.ir.resolve import resolve, wherever_it_lies
+from tvae.pipeline.engine.rules.graph_sizes import GraphSizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
-__all__ = ["Context", "no_demand", "no_rows"]
+__all__ = ["Context", "draws", "no_demand"]
 
 Run = Callable[[Read, int, int], Tensor]
+
+
+class Invoke(Protocol):
+    """Calls an operation with operands from a reader of their ids, and with further arguments ``more``."""
+
+    def __call__(self, read: Callable[[int], Any], /, **more: Any) -> Any: ...
+
+
+def _node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], value: Callable[[Any], Any]) -> Invoke:
+    """Return ``target`` with the node's arguments, as a function of a reader of operand ids.
+
+    Args:
+        ids: the op of each node.
+        value: resolves the sizes in an argument. Called once, in the first call.
+    """
+    prepared: list[tuple[Any, Any, bool]] = []
+
+    def prepare() -> tuple[Any, Any, bool]:
+        args, kwargs = map_refs([node.args, node.kwargs], lambda a: a if type(a) is Ref else value(a))
+        return args, kwargs, not refs_in([[a for a in args if type(a) is not Ref], kwargs])
+
+    def invoke(read: Callable[[int], Any], /, **more: Any) -> Any:
+        if not prepared:
+            prepared.append(prepare())
+        args, kwargs, flat = prepared[0]
+        if flat:  # no list of values, mostly: looking into every argument would take as long as a launch
+            return target(*[read(ids[a.id]) if type(a) is Ref else a for a in args], **kwargs, **more)
+        args, kwargs = map_refs((args, kwargs), lambda ref: read(ids[ref.id]))
+        return target(*args, **kwargs, **more)
+
+    return invoke
+
+
+def draws(node: Node) -> bool:
+    """True if the operation may draw random numbers, with these arguments."""
+    if node.kind != "call" or not _may_draw(node.target):
+        return False
+    arguments = resolve(node.target)._schema.arguments  # type: ignore[attr-defined]
+    values = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    values |= dict(zip([each.name for each in arguments], node.args, strict=False)) | node.kwargs
+    idle = any(values.get(name) is False for name in ("train", "training"))
+    return not idle and not any(values.get(name) == 0 for name in ("dropout", "dropout_p"))
+
+
+@lru_cache(1 << 12)
+def _may_draw(target: str) -> bool:
+    operation = None if target.startswith("tvae.") else resolve(target)
+    return isinstance(operation, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in operation.tags
+
+
+def _contiguous_operands(invoke: Invoke) -> Invoke:
+    """Return the same call on contiguous operands. Random numbers come in the order of memory, and the engine's maps
+    have channels last where the model's have not."""
+
+    def contiguous(read: Callable[[int], Any], /, **more: Any) -> Any:
+        return invoke(lambda id_: read(id_).contiguous(), **more)
+
+    return contiguous
 
 
 def no_demand(_lo: int, _hi: int) -> list[Demand]:
@@ -36,14 +93,23 @@ def no_demand(_lo: int, _hi: int) -> list[Demand]:
     return []
 
 
-def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
-    """The ``run`` of a reduction, which is folded instead."""
+def span_demand(source: Op, span: Callable[[int, int], tuple[int, int]]) -> Callable[[int, int], list[Demand]]:
+    """The demand of an op that reads the rows of a span, which may be empty."""
+
+    def demand(a: int, b: int) -> list[Demand]:
+        first, last = span(a, b)
+        return [(source.id, first, last)] if first < last else []
+
+    return demand
+
+
+def _no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
     raise AssertionError("a reduction has no rows of its own")
 
 
-def _rows_taken(operands: list[Op], tiled: set[int], axis: Axis, dims: set[int]) -> dict[int, Axis]:
-    """Where the rows are in values that have all of them and are not tiled, by id. dims: that of the tiled operands'
-    rows, counted from the last."""
+def _rows_of_whole_operands(operands: list[Op], tiled: set[int], axis: Axis, dims: set[int]) -> dict[int, Axis]:
+    """Return where the rows lie in operands that have all of them and are not tiled, by id. dims: where the tiled
+    operands have theirs, counted from the last dimension."""
     (place,) = dims
     others = [op for op in operands if op.id not in tiled and len(op.shape) >= -place and op.shape[place] > 1]
     if any(op.shape[place] != axis.outer * axis.rows * axis.inner for op in others):
@@ -51,8 +117,8 @@ def _rows_taken(operands: list[Op], tiled: set[int], axis: Axis, dims: set[int])
     return {op.id: axis.moved(len(op.shape) + place) for op in others}
 
 
-def _settling(run: Run) -> Run:
-    """A view whose strides tell of its layout."""
+def _with_settled_strides(run: Run) -> Run:
+    """Give a view the strides from which its layout can be read."""
 
     def settling(read: Read, a: int, b: int) -> Tensor:
         y = run(read, a, b)
@@ -61,8 +127,8 @@ def _settling(run: Run) -> Run:
     return settling
 
 
-class Context(AtSizes):
-    """A graph being lowered at concrete sizes."""
+class Context(GraphSizes):
+    """A graph that is being lowered at concrete sizes. See ``lower`` for the arguments."""
 
     def __init__(
         self,
@@ -74,7 +140,6 @@ class Context(AtSizes):
         channels_last: bool = True,
         like: Program | None = None,
     ) -> None:
-        """See ``lower``."""
         super().__init__(graph, sizes)
         self.device, self.kernels, self.channels_last = device, kernels, channels_last
         self.like = like
@@ -83,12 +148,12 @@ class Context(AtSizes):
 
     # -- memory
     def is_plain(self, operation: str) -> bool:
-        """Is an operation of ``kernels`` computed as it is defined? Levels for GPUs take maps with channels last."""
+        """True if an operation of ``kernels`` runs as its definition. Levels for GPUs take maps with channels last."""
         return self.kernels.levels[operation] == "native" or (self.device.type == "cuda" and not self.channels_last)
 
     def packs(self, source: Op) -> int | None:
-        """The id of a convolution's input where some of its rows do not lie in one piece: PyTorch copies such rows on a
-        GPU. Elsewhere every input is copied, and counted so."""
+        """Return the id of a convolution's input if PyTorch copies its rows first: on a GPU, where they do not lie in
+        one piece. On a CPU every input is copied, and counted elsewhere."""
         if self.device.type != "cuda" or source.axis is None:
             return None
         last = self.channels_last and len(source.shape) in (4, 5)
@@ -97,35 +162,48 @@ class Context(AtSizes):
 
     # -- operands
     def op(self, ref: Ref) -> Op:
-        """The op that an argument refers to."""
         return self.ops[self.ids[ref.id]]
 
     def maybe(self, arg: Any) -> Op | None:
-        """The op that an optional argument refers to, or None."""
+        """Return the op of an optional argument."""
         return self.op(arg) if isinstance(arg, Ref) else None
 
+    def tiled(self, ref: Ref) -> tuple[Op, Axis]:
+        """Return an op and its axis. Raises NoRule if it has no rows."""
+        op = self.op(ref)
+        if op.axis is None:
+            raise NoRule("its first operand is not divided into strips")
+        return op, op.axis
+
     def readers(self, ref: Ref) -> int:
-        """How many nodes read a value, the graph's outputs counted in."""
+        """Count the nodes that read a value, and the graph's outputs."""
         return self.graph.readers[ref.id]
 
     def value(self, arg: Any) -> Any:
-        """A non-tensor argument with every size resolved."""
+        """Return a non-tensor argument with every size resolved."""
         if type(arg) is int or arg is None:
             return arg
         return map_refs(arg, lambda a: self.number(a) if isinstance(a, Size) else self.device)
 
     def operands(self, node: Node) -> list[Op]:
-        """The ops a node reads, each once."""
+        """Return the ops that a node reads, each once."""
         ids = [self.ids[r] for r in node.reads]
         return [self.ops[i] for i in (ids if len(ids) < 2 else dict.fromkeys(ids))]
 
     def call(self, node: Node, target: Callable[..., Any] | None = None) -> Invoke:
-        """The node's own operation on whole values, or ``target`` with its arguments, as a function of a reader of
-        operand ids."""
+        """Return the node's operation (or ``target`` with its arguments) as a function of a reader of operand ids."""
         if target is None:
             ours = node.target.startswith("tvae.")
             target = fused(node.op, self.kernels) if ours else wherever_it_lies(node.target)
-        return node_call(target, node, self.ids, self.value)
+        return _node_call(target, node, self.ids, self.value)
+
+    def result_axis(self, node: Node, dim: int) -> Axis:
+        """Return the axis of a result whose dimension ``dim`` is nothing but rows."""
+        return Axis(dim, 1, self.shape(node.meta)[dim], 1)
+
+    def strip_shape(self, node: Node, axis: Axis, rows: int) -> list[int]:
+        """Return the node's shape with ``rows`` rows."""
+        return shape_of_rows(self.shape(node.meta), axis, rows)
 
     # -- making ops
     def emit(
@@ -134,7 +212,7 @@ class Context(AtSizes):
         inputs: list[Op],
         axis: Axis | None,
         demand: Callable[[int, int], list[Demand]],
-        run: Run,
+        run: Run | None = None,
         *,
         name: str = "",
         shape: tuple[int, ...] | None = None,
@@ -145,11 +223,17 @@ class Context(AtSizes):
         constant: bool | None = None,
         **more: Unpack[More],
     ) -> Op:
-        """Append an op that computes ``node`` (or a named part of it)."""
+        """Append an op that computes ``node``, or a named part of it. Without ``run`` it computes by ``produce``."""
         shape = self.shape(node.meta) if shape is None else shape
         ids = [i.id for i in inputs]
+        if run is None:
+            produce = more["produce"]
+
+            def run(read: Read, a: int, b: int) -> Tensor:
+                return produce(read, a, b, None, False)[0]
+
         if is_view(node.op) and len(shape) in (4, 5) and 1 in shape:
-            run = _settling(run)
+            run = _with_settled_strides(run)
         op = Op(
             id=len(self.ops),
             name=name or node.op,
@@ -169,25 +253,25 @@ class Context(AtSizes):
         self.ops.append(op)
         return op
 
-    def again(self, *names: str) -> list[Op]:
-        """The next ops of the same graph at other sizes, where all before have the numbers that they have there, and
-        these have the names; else none. What they refer to is the same then, and it remains to compare their shapes."""
+    def shared_ops(self, *names: str) -> list[Op]:
+        """Return the next ops of ``like`` if they have these names and all ops before them are numbered alike, else an
+        empty list. They refer to the same ops then; the caller compares their shapes."""
         if self.like is None:
             return []
-        found = self.like.ops[len(self.ops) : len(self.ops) + len(names)]
-        return found if [op.name for op in found] == [*names] else []
+        ops = self.like.ops[len(self.ops) : len(self.ops) + len(names)]
+        return ops if [op.name for op in ops] == [*names] else []
 
-    def put(self, op: Op, **more: Unpack[More]) -> Op:
-        """An op that has more to say takes the place of one that was emitted before, with the same value."""
+    def replace(self, op: Op, **more: Unpack[More]) -> Op:
+        """Replace fields of an op that was emitted before; its value stays the same."""
         self.ops[op.id] = op.saying(**more)
         return self.ops[op.id]
 
     def whole(self, node: Node, *, barrier: bool = False, kind: str = "call") -> Op:
-        """The op on whole values: no operand is tiled, or (``barrier``) all that are get read in full."""
+        """Emit an op on whole values: no operand is tiled, or (``barrier``) those that are get read in full."""
         inputs = self.operands(node)
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
         copied = sum(op.bytes for op in inputs) if draws(node) else 0
-        invoke = in_order(self.call(node)) if copied else self.call(node)
+        invoke = _contiguous_operands(self.call(node)) if copied else self.call(node)
         others = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
         return self.emit(
             node,
@@ -199,6 +283,45 @@ class Context(AtSizes):
             kind=kind,
             other_bytes=others,
             workspace=lambda _: copied,
+        )
+
+    def map_rows(
+        self,
+        node: Node,
+        source: Op,
+        axis: Axis | None,
+        fn: Callable[[Tensor], Tensor],
+        *,
+        cheap: bool = True,
+        **more: Unpack[More],
+    ) -> Op:
+        """Emit an op whose rows are ``fn`` of the same rows of one operand, or of a value without rows."""
+        i = source.id
+        if source.axis is None:
+            return self.emit(node, [source], None, no_demand, lambda read, _a, _b: fn(read(i)), **more)
+        return self.emit(
+            node, [source], axis, lambda a, b: [(i, a, b)], lambda read, a, b: fn(read(i, a, b)), cheap=cheap, **more
+        )
+
+    def reduce(
+        self,
+        node: Node,
+        inputs: list[Op],
+        reduction: Reduction,
+        *,
+        name: str = "",
+        shape: tuple[int, ...] | None = None,
+        dtype: torch.dtype | None = None,
+        **more: Unpack[More],
+    ) -> Op:
+        """Emit a value that needs every row of its tiled inputs once: a barrier."""
+        ids = [op.id for op in inputs if op.axis is not None]
+
+        def demand(a: int, b: int) -> list[Demand]:
+            return [(i, a, b) for i in ids]
+
+        return self.emit(
+            node, inputs, None, demand, _no_rows, name=name, shape=shape, dtype=dtype, reduction=reduction, **more
         )
 
     def local(
@@ -213,11 +336,14 @@ class Context(AtSizes):
         aligned: bool = False,
         **more: Unpack[More],
     ) -> Op:
-        """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
+        """Emit an op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
 
-        run: in place of the node's own operation. call: likewise, of a reader of operand ids. takes_out: can the call
-        be given ``out``, the memory for its result? aligned: dimensions of operands, counted from the last, belong
-        together, so that of values that are not tiled and have all rows there, rows [a, b) are taken.
+        Args:
+            run: replaces the node's own operation.
+            call: replaces it, too, as a function of a reader of operand ids.
+            takes_out: the call accepts ``out``, the memory for its result.
+            aligned: dimensions of operands belong together, counted from the last. So rows [a, b) are taken of
+                operands that are not tiled and have all rows there.
         """
         inputs = self.operands(node)
         tiled: set[int] = set()
@@ -234,31 +360,33 @@ class Context(AtSizes):
         dims = {op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}
         if len(dims) > 1 and axis.rows > 1:  # a single row is all of the value, wherever it lies
             raise NoRule("its operands have their rows in different dimensions")
-        taken = _rows_taken(inputs, tiled, axis, dims) if aligned and axis.rows > 1 else {}
+        cropped = _rows_of_whole_operands(inputs, tiled, axis, dims) if aligned and axis.rows > 1 else {}
 
         def demand(a: int, b: int) -> list[Demand]:
             return [(i, a, b) for i in tiled] + [(i, 0, 1) for i in single]
 
-        def rows(read: Read, a: int, b: int) -> Callable[[int], Tensor]:
-            def one(i: int) -> Tensor:
+        def reader(read: Read, a: int, b: int) -> Callable[[int], Tensor]:
+            def operand(i: int) -> Tensor:
                 if i in tiled:
                     return read(i, a, b)
                 value = read(i, 0, 1) if i in single else read(i)
-                return crop(value, taken[i], a, b) if i in taken else value
+                return crop(value, cropped[i], a, b) if i in cropped else value
 
-            return one
+            return operand
 
-        if run is None:
+        if run is None and "produce" not in more:
             invoke = call or self.call(node)
             if takes_out:
-                more["into"] = lambda read, a, b, out: invoke(rows(read, a, b), out=out)
-            return self.emit(
-                node, inputs, axis, demand, lambda read, a, b: invoke(rows(read, a, b)), cheap=cheap, **more
-            )
+                more["into"] = lambda read, a, b, out: invoke(reader(read, a, b), out=out)
+
+            def run(read: Read, a: int, b: int) -> Tensor:
+                result: Tensor = invoke(reader(read, a, b))
+                return result
+
         return self.emit(node, inputs, axis, demand, run, cheap=cheap, **more)
 
     def rescale(self, node: Node, source: Op, axis: Axis, fn: Callable[[Tensor, int], Tensor]) -> Op:
-        """An op with an integer ratio between its rows and its source's: ``fn(strip, rows of the result)``."""
+        """Emit an op with an integer ratio between its rows and its source's: ``fn(strip, rows of the result)``."""
         assert source.axis is not None
         rows_in, rows_out = source.axis.rows, axis.rows
         if not rows_in or not rows_out or max(rows_in, rows_out) % min(rows_in, rows_out):
@@ -274,7 +402,3 @@ class Context(AtSizes):
             return crop(strip, axis, a - lo * up // down, b - lo * up // down)
 
         return self.emit(node, [source], axis, lambda a, b: [(source.id, *span(a, b))], run, cheap=True)
-
-    def strip_shape(self, node: Node, axis: Axis, rows: int) -> list[int]:
-        """The node's shape with ``rows`` rows."""
-        return shape_of_rows(self.shape(node.meta), axis, rows)

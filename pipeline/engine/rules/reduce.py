@@ -1,4 +1,4 @@
-"""Statistics over the rows: means, sums, extremes.
+"""Statistics over the rows: means, sums, extremes, softmax, cumulative sums.
 
 A statistic is folded over owned rows only, each row exactly once, and merged in float64, so that it does not depend on
 how the rows are divided.
@@ -14,14 +14,21 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Op, Read, Reduction
-from tvae.pipeline.engine.rules.context import Context, no_rows
+from tvae.pipeline.engine.ir.program import Op, Read, Reduction, added
+from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.gather_rows import compute_whole_then_split
 from tvae.pipeline.engine.rules.pointwise import pointwise
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
+__all__ = ["by_statistics", "correction_of", "extreme", "mean_of", "reduced", "spread"]
+
+Fold = Callable[[Any, Read, int, int], Any]
+Finish = Callable[[Any], Tensor]
+Join = Callable[[Any, Tensor], Tensor]
+
 _MERGED = ("mean", "sum", "nansum", "count_nonzero", "prod", "linalg_vector_norm", "amax", "amin", "max", "min")
 _OF_TRUTH = {"any": "amax", "all": "amin"}
-"""Extremes of what is true and what is not."""
+"""Statistics of truth values, as extremes."""
 
 
 @rule(*_MERGED, *_OF_TRUTH, "argmin", "argmax", "var", "std", "logsumexp")
@@ -33,49 +40,40 @@ def statistic(ctx: Context, node: Node) -> Op:
     axis, name, ndim = source.axis, node.op, len(source.shape)
     assert axis is not None
     at = 2 if name == "linalg_vector_norm" else 1
-    kept_at = 3 if node.target in ("aten.var.dim", "aten.std.dim") else at + 1  # var(x, dim, unbiased, keepdim)
+    keepdim_at = 3 if node.target in ("aten.var.dim", "aten.std.dim") else at + 1  # var(x, dim, unbiased, keepdim)
     over = node.args[at] if len(node.args) > at else node.kwargs.get("dim")
     if node.target in ("aten.var.default", "aten.std.default"):  # var(x, unbiased)
         over = None
     listed = [over] if isinstance(over, int) else list(over or range(ndim))
     dims = sorted(d % ndim for d in listed)
-    keep = bool(node.args[kept_at] if len(node.args) > kept_at else node.kwargs.get("keepdim", False))
+    keep = bool(node.args[keepdim_at] if len(node.args) > keepdim_at else node.kwargs.get("keepdim", False))
     if axis.dim not in dims:
         return ctx.local(node, axis if keep else axis.moved(axis.dim - sum(d < axis.dim for d in dims)))
     if name in ("var", "std"):
-        return _folded(ctx, node, source, *spread(source, dims, keep, correction_of(node), root=name == "std"))
+        return reduced(ctx, node, source, *spread(source, dims, keep, correction_of(node), root=name == "std"))
     if name == "logsumexp":
-        return _folded(ctx, node, source, *_log_of_sums(source, dims, keep))
+        return reduced(ctx, node, source, *_log_of_sums(source, dims, keep))
     if name in ("argmin", "argmax"):
         whole = over is None
         if whole or not axis.plain:
             raise NoRule(f"{name} over the rows and other dimensions")
-        return _folded(ctx, node, source, *extreme(source, dims[0], keep, 1, largest=name == "argmax"))
+        return reduced(ctx, node, source, *extreme(source, dims[0], keep, 1, largest=name == "argmax"))
     order = (node.args[1] if len(node.args) > 1 else 2) if name == "linalg_vector_norm" else None
     if order is not None and not 0 < order <= math.inf:
         raise NoRule(f"{name} of order {order} over the rows, which tvae does not merge from the results of strips")
-    return _folded(ctx, node, source, *_merged(source, "amax" if order == math.inf else name, dims, keep, order))
+    return reduced(ctx, node, source, *_merged(source, "amax" if order == math.inf else name, dims, keep, order))
 
 
-def _folded(ctx: Context, node: Node, source: Op, fold: Any, finish: Callable[[Any], Tensor], join: Any = None) -> Op:
+def reduced(ctx: Context, node: Node, source: Op, fold: Fold, finish: Finish, join: Any = None, name: str = "") -> Op:
+    """Emit a statistic over all rows, in the type of the node's result."""
     dtype = node.meta.dtype
-    return ctx.emit(
-        node,
-        [source],
-        None,
-        lambda a, b: [(source.id, a, b)],
-        no_rows,
-        reduction=Reduction(source.id, fold, lambda acc: finish(acc).to(dtype), join=join),
-    )
-
-
-Fold = Callable[[Any, Read, int, int], Any]
-Finish = Callable[[Any], Tensor]
-Join = Callable[[Any, Tensor], Tensor]
+    reduction = Reduction(source.id, fold, lambda acc: finish(acc).to(dtype), join=join)
+    return ctx.reduce(node, [source], reduction, name=name)
 
 
 def _merged(source: Op, name: str, dims: list[int], keep: bool, order: float | None) -> tuple[Fold, Finish, Join]:
-    """Sums, products and extremes, which merge by themselves. order: of a norm, the root of sums of powers."""
+    """Return how to fold sums, products and extremes, which merge by themselves. order: of a norm, the root of sums of
+    powers."""
     truth, name = name in _OF_TRUTH, _OF_TRUTH.get(name, name)
 
     def part(t: Tensor) -> Tensor:
@@ -121,7 +119,8 @@ def _merged(source: Op, name: str, dims: list[int], keep: bool, order: float | N
 
 
 def spread(source: Op, dims: list[int], keep: bool, correction: float, *, root: bool) -> tuple[Fold, Finish]:
-    """Variance or standard deviation: counts, means and sums of squared deviations, merged by Chan's formula."""
+    """Return how to fold a variance or standard deviation: counts, means and sums of squared deviations, merged by
+    Chan's formula."""
 
     def fold(acc: Any, read: Read, a: int, b: int) -> tuple[int, Tensor, Tensor]:
         t = read(source.id, a, b).double()
@@ -129,32 +128,42 @@ def spread(source: Op, dims: list[int], keep: bool, correction: float, *, root: 
         squares = (t - mean).square().sum(dims, keepdim=True)
         if acc is None:
             return n, mean, squares
-        before, old, sums = acc
-        apart = mean - old
-        both = before + n
-        return both, old + apart * (n / both), sums + squares + apart.square() * (before * n / both)
+        count, old_mean, old_squares = acc
+        apart = mean - old_mean
+        both = count + n
+        return both, old_mean + apart * (n / both), old_squares + squares + apart.square() * (count * n / both)
 
     def finish(acc: tuple[int, Tensor, Tensor]) -> Tensor:
         n, _, squares = acc
         degrees = max(0.0, n - correction)
-        found = squares / degrees if degrees else squares / torch.zeros_like(squares)
-        found = found.sqrt() if root else found
-        return found if keep else _without(found, dims)
+        variance = squares / degrees if degrees else squares / torch.zeros_like(squares)
+        result = variance.sqrt() if root else variance
+        return result if keep else _without(result, dims)
 
     return fold, finish
 
 
 def correction_of(node: Node) -> float:
-    """What ``var`` and its like take off the count; 1 unless they are told otherwise."""
+    """Return what ``var`` and its like take off the count, 1 by default."""
     if node.target.endswith(".correction"):
-        told = node.kwargs.get("correction")
-        return 1.0 if told is None else float(told)
+        correction = node.kwargs.get("correction")
+        return 1.0 if correction is None else float(correction)
     at = 1 if node.target.endswith(".default") else 2
     return float(node.args[at] if len(node.args) > at else node.kwargs.get("unbiased", True))
 
 
-def largest_and_log(source: Op, dims: list[int]) -> tuple[Fold, Finish]:
-    """Largest value, and logarithm of the sum of exponentials beside it, one after the other in a new dimension."""
+def mean_of(x: Op, dims: list[int], keep: bool) -> tuple[Fold, Finish]:
+    count = math.prod(x.shape[d] for d in dims)
+
+    def fold(acc: Any, read: Read, a: int, b: int) -> Any:
+        return added(acc, read(x.id, a, b).double().sum(dims, keepdim=keep))
+
+    return fold, lambda acc: acc / count
+
+
+def _largest_and_log(source: Op, dims: list[int]) -> tuple[Fold, Finish]:
+    """Return how to fold the largest value, and the logarithm of the sum of exponentials of what is left of the others,
+    stacked in a new first dimension."""
 
     def fold(acc: Any, read: Read, a: int, b: int) -> tuple[Tensor, Tensor]:
         t = read(source.id, a, b).double()
@@ -169,17 +178,17 @@ def largest_and_log(source: Op, dims: list[int]) -> tuple[Fold, Finish]:
 
 
 def _log_of_sums(source: Op, dims: list[int], keep: bool) -> tuple[Fold, Finish]:
-    fold, both = largest_and_log(source, dims)
+    fold, both = _largest_and_log(source, dims)
 
     def finish(acc: Any) -> Tensor:
-        found = both(acc).sum(0)
-        return found if keep else _without(found, dims)
+        result = both(acc).sum(0)
+        return result if keep else _without(result, dims)
 
     return fold, finish
 
 
 def extreme(source: Op, dim: int, keep: bool, index: int, *, largest: bool) -> tuple[Fold, Finish]:
-    """The largest (smallest) row's value (index 0) or its number (1), of equal ones the first."""
+    """Return how to fold the largest (smallest) row's value (index 0) or its number (1), of equal ones the first."""
 
     def fold(acc: Any, read: Read, a: int, b: int) -> tuple[Tensor, Tensor]:
         t = read(source.id, a, b)
@@ -193,8 +202,8 @@ def extreme(source: Op, dim: int, keep: bool, index: int, *, largest: bool) -> t
         return torch.where(better, values, acc[0]), torch.where(better, places, acc[1])
 
     def finish(acc: tuple[Tensor, Tensor]) -> Tensor:
-        found = acc[index]
-        return found if keep else found.squeeze(dim)
+        result = acc[index]
+        return result if keep else result.squeeze(dim)
 
     return fold, finish
 
@@ -206,18 +215,16 @@ def _without(t: Tensor, dims: list[int]) -> Tensor:
 @rule("softmax", "_softmax", "log_softmax")
 def softmax(ctx: Context, node: Node) -> Op:
     """Normalises one dimension. Over the rows, the sum of exponentials is a barrier."""
-    source = ctx.op(node.args[0])
-    axis = source.axis
-    assert axis is not None
+    source, axis = ctx.tiled(node.args[0])
     if ctx.value(node.args[1]) % len(source.shape) != axis.dim:
         return ctx.local(node, axis)
     logarithm = node.op == "log_softmax"
 
     def scaled(rows: Tensor, most: Tensor, log: Tensor) -> Tensor:
-        found = rows - most - log
-        return found if logarithm else found.exp()
+        log_weights = rows - most - log
+        return log_weights if logarithm else log_weights.exp()
 
-    return by_statistics(ctx, node, source, [axis.dim], "exp_sums", largest_and_log(source, [axis.dim]), scaled)
+    return by_statistics(ctx, node, source, [axis.dim], "exp_sums", _largest_and_log(source, [axis.dim]), scaled)
 
 
 def by_statistics(
@@ -229,28 +236,30 @@ def by_statistics(
     statistics: tuple[Fold, Finish],
     scaled: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Op:
-    """Rows by two numbers for all of ``dims``, the rows among them: a barrier of that name, then each row by itself, in
-    float32 at least.
+    """Scale rows by two statistics over ``dims``, which contain the rows: a barrier called ``name``, then each row by
+    itself, in at least float32.
 
-    statistics: give both, one after the other in a new dimension. scaled: rows by them.
+    Args:
+        statistics: how to fold them, and to stack both in a new first dimension.
+        scaled: computes rows from rows and the two.
     """
     dtype, wide = node.meta.dtype, torch.promote_types(node.meta.dtype, torch.float32)
-    found = ctx.emit(
-        node,
-        [source],
-        None,
-        lambda a, b: [(source.id, a, b)],
-        no_rows,
-        name=name,
-        shape=(2, *(1 if d in dims else n for d, n in enumerate(source.shape))),
-        dtype=torch.float64,
-        reduction=Reduction(source.id, *statistics),
-    )
+    shape = (2, *(1 if d in dims else n for d, n in enumerate(source.shape)))
+    stats = ctx.reduce(node, [source], Reduction(source.id, *statistics), name=name, shape=shape, dtype=torch.float64)
     return ctx.emit(
         node,
-        [source, found],
+        [source, stats],
         source.axis,
         lambda a, b: [(source.id, a, b)],
-        lambda read, a, b: scaled(read(source.id, a, b).to(wide), *read(found.id).to(wide)).to(dtype),
+        lambda read, a, b: scaled(read(source.id, a, b).to(wide), *read(stats.id).to(wide)).to(dtype),
         workspace=lambda rows: 2 * int(rows * source.row_bytes * (wide.itemsize / source.dtype.itemsize)),
     )
+
+
+@rule("cumsum", "cumprod", "logcumsumexp")
+def cumulative(ctx: Context, node: Node) -> Op:
+    """Cumulative sums and products along a dimension. Along the rows the whole value is computed at once."""
+    source, axis = ctx.tiled(node.args[0])
+    if ctx.value(node.args[1]) % len(source.shape) != axis.dim:
+        return ctx.local(node, axis)
+    return compute_whole_then_split(ctx, node, axis)

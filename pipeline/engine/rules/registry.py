@@ -1,4 +1,4 @@
-"""Which rule lowers which ATen operation."""
+"""The table of rules: which function lowers which ATen operation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ Rule = Callable[["Context", "Node"], "Op"]
 
 RULES: dict[str, Rule] = {}
 """Operation name (``conv2d``, without namespace and overload) -> the rule that lowers it."""
-
-
-BORN: set[str] = set()
-"""Those of them that rows may be born in: the result has rows where no operand has."""
+CREATES_ROWS: set[str] = set()
+"""Operations whose rule also takes operands without rows and gives a result with rows."""
 
 
 class NoRule(Exception):
-    """Raised by a rule for a case it does not cover; the message says which."""
+    """A rule does not cover this case; the message says which."""
 
 
-def rule(*names: str, born: bool = False) -> Callable[[Rule], Rule]:
-    """Register a rule for these operations: it turns a node with a tiled operand into an Op. born: or one with none,
-    whose result has rows."""
+def rule(*names: str, creates_rows: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for these operations. Rules turn a node with a tiled operand into an Op; ``creates_rows`` marks
+    those that take nodes without one, too."""
 
     def register(fn: Rule) -> Rule:
         for name in names:
             RULES[name] = fn
-        BORN.update(names if born else ())
+        CREATES_ROWS.update(names if creates_rows else ())
         return fn
 
     return register

@@ -1,4 +1,4 @@
-"""Operations that move data without computing: views, permutes, slices, concatenation."""
+"""Operations that move data without computing: views, permutes, repeats, slices, concatenation, flips and rolls."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.axis import Axis, reshape_axis
+from tvae.pipeline.engine.ir.axis import Axis, crop, reshape_axis
 from tvae.pipeline.engine.ir.graph import Node, Ref
 from tvae.pipeline.engine.ir.layout import joined, repeated, reshaped
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
-from tvae.pipeline.engine.rules.born import born_by_repeating
 from tvae.pipeline.engine.rules.context import Context, no_demand
+from tvae.pipeline.engine.rules.gather_rows import gather_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
+from tvae.pipeline.engine.rules.rows_from_constants import rows_by_repeating, rows_by_slicing
+
+__all__ = ["take"]
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "_unsafe_view", "view_as")
 def reshape(ctx: Context, node: Node) -> Op:
     """Same elements in the same order, other dimensions."""
-    source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
-    assert source.axis is not None
+    (source, source_axis), shape = ctx.tiled(node.args[0]), ctx.shape(node.meta)
     if node.target == "aten.view.dtype":
         raise NoRule("it reads the memory of the value as another type")
     wide = [d for d, s in enumerate(node.meta.shape) if ctx.is_wide(s)]
     try:
-        axis = reshape_axis(source.axis, source.shape, shape, ctx.row_dims(node.meta), wide)
+        axis = reshape_axis(source_axis, source.shape, shape, ctx.row_dims(node.meta), wide)
     except ValueError as error:
         raise NoRule(str(error)) from None
     if axis is None and shape:  # a single row leaves every dimension: all of the value belongs to it
@@ -42,37 +44,35 @@ def reshape(ctx: Context, node: Node) -> Op:
 @rule("unsqueeze")
 def unsqueeze(ctx: Context, node: Node) -> Op:
     """A new dimension of size one."""
-    source = ctx.op(node.args[0])
-    assert source.axis is not None
+    source, axis = ctx.tiled(node.args[0])
     dim = ctx.value(node.args[1]) % (len(source.shape) + 1)
-    return ctx.local(node, source.axis.moved(source.axis.dim + (dim <= source.axis.dim)), cheap=True)
+    return ctx.local(node, axis.moved(axis.dim + (dim <= axis.dim)), cheap=True)
 
 
 @rule("permute", "transpose", "movedim", "moveaxis", "t", "swapaxes", "mT", "adjoint", "numpy_T")
 def permute(ctx: Context, node: Node) -> Op:
     """Dimensions in another order."""
-    source = ctx.op(node.args[0])
-    assert source.axis is not None
+    source, axis = ctx.tiled(node.args[0])
     order = _order(ctx, node, len(source.shape))
-    return ctx.local(node, source.axis.moved(order.index(source.axis.dim)), cheap=True)
+    return ctx.local(node, axis.moved(order.index(axis.dim)), cheap=True)
 
 
 def _order(ctx: Context, node: Node, ndim: int) -> list[int]:
-    """The old dimension that each new one is."""
-    order, given = [*range(ndim)], ctx.value(node.args[1:])
-    if node.op == "permute" and len(given) == 1:
-        return [order[d] for d in given[0]]
-    if node.op == "transpose" and len(given) == 2:
-        a, b = given
+    """Return the old dimension that each new one is."""
+    order, args = [*range(ndim)], ctx.value(node.args[1:])
+    if node.op == "permute" and len(args) == 1:
+        return [order[d] for d in args[0]]
+    if node.op == "transpose" and len(args) == 2:
+        a, b = args
         order[a], order[b] = order[b], order[a]
         return order
-    named = torch.empty([3 + i for i in order], device="meta")  # its sizes name its dimensions
-    return [s - 3 for s in ctx.call(node)(lambda _: named).shape]
+    numbered = torch.empty([3 + i for i in order], device="meta")  # its sizes name its dimensions
+    return [s - 3 for s in ctx.call(node)(lambda _: numbered).shape]
 
 
-@rule("expand", "broadcast_to", born=True)
+@rule("expand", "broadcast_to", creates_rows=True)
 def expand(ctx: Context, node: Node) -> Op:
-    """Broadcast to a larger shape; the rows may be born here from a dimension of one."""
+    """Broadcasts to a larger shape; a dimension of single may become the rows."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     lead = len(shape) - len(source.shape)
     axis = None if source.axis is None else source.axis.moved(source.axis.dim + lead)
@@ -83,15 +83,15 @@ def expand(ctx: Context, node: Node) -> Op:
             cheap=True,
             run=lambda read, a, b: read(source.id, a, b).expand(ctx.strip_shape(node, axis, b - a)),
         )
-    born = ctx.row_dims(node.meta)
-    if len(born) != 1 or (born[0] >= lead and source.shape[born[0] - lead] != 1):
-        raise NoRule("it creates rows in several dimensions, or in one that is not 1 before")
-    rows = ctx.rows_in(node.meta.shape[born[0]]) if source.axis is None else shape[born[0]]
-    new = Axis(born[0], 1, rows, shape[born[0]] // rows)  # as many tokens in a row as there are elsewhere
+    dims = ctx.row_dims(node.meta)
+    if len(dims) != 1 or (dims[0] >= lead and source.shape[dims[0] - lead] != 1):
+        raise NoRule("it creates rows in several dimensions, or in single that is not 1 before")
+    rows = ctx.rows_in(node.meta.shape[dims[0]]) if source.axis is None else shape[dims[0]]
+    new = Axis(dims[0], 1, rows, shape[dims[0]] // rows)  # as many tokens in a row as there are elsewhere
 
     def run(read: Read, a: int, b: int) -> Tensor:
-        one = read(source.id) if source.axis is None else read(source.id, 0, 1)
-        return one.expand(ctx.strip_shape(node, new, b - a))
+        single = read(source.id) if source.axis is None else read(source.id, 0, 1)
+        return single.expand(ctx.strip_shape(node, new, b - a))
 
     def demand(a: int, b: int) -> list[Demand]:
         return [] if source.axis is None else [(source.id, 0, 1)]
@@ -99,14 +99,14 @@ def expand(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, [source], new, demand, run, cheap=True)
 
 
-@rule("repeat", "tile", born=True)
+@rule("repeat", "tile", creates_rows=True)
 def repeat(ctx: Context, node: Node) -> Op:
     """Tiling. Rows that are repeated (but for a single one, a border) read the whole value."""
     source, reps = ctx.op(node.args[0]), list(ctx.value(node.args[1]))
     reps = [1] * (len(source.shape) - len(reps)) + reps
     lead = len(reps) - len(source.shape)
     if source.axis is None:
-        return born_by_repeating(ctx, node, source, reps)
+        return rows_by_repeating(ctx, node, source, reps)
     axis = source.axis.moved(source.axis.dim + lead)
     if reps[axis.dim] == 1:
         return ctx.local(node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat(reps))
@@ -114,12 +114,12 @@ def repeat(ctx: Context, node: Node) -> Op:
         raise NoRule(f"it repeats rows that are merged with another dimension ({axis})")
     if axis.rows != 1:
         return _repeated_rows(ctx, node, source, axis, reps)
-    born = Axis(axis.dim, 1, reps[axis.dim], 1)
+    rows = Axis(axis.dim, 1, reps[axis.dim], 1)
 
     def run(read: Read, a: int, b: int) -> Tensor:
         return read(source.id, 0, 1).repeat([*reps[: axis.dim], b - a, *reps[axis.dim + 1 :]])
 
-    return ctx.emit(node, [source], born, lambda a, b: [(source.id, 0, 1)], run, cheap=True)
+    return ctx.emit(node, [source], rows, lambda a, b: [(source.id, 0, 1)], run, cheap=True)
 
 
 def _repeated_rows(ctx: Context, node: Node, source: Op, axis: Axis, reps: list[int]) -> Op:
@@ -129,11 +129,11 @@ def _repeated_rows(ctx: Context, node: Node, source: Op, axis: Axis, reps: list[
         rows = torch.arange(a, b, device=ctx.device) % axis.rows
         return read(source.id).index_select(axis.dim - len(once), rows).repeat(once)
 
-    made = Axis(axis.dim, 1, axis.rows * reps[axis.dim], 1)
-    return ctx.emit(node, [source], made, no_demand, run, whole_reads=(source.id,))
+    out = Axis(axis.dim, 1, axis.rows * reps[axis.dim], 1)
+    return ctx.emit(node, [source], out, no_demand, run, whole_reads=(source.id,))
 
 
-@rule("repeat_interleave", born=True)
+@rule("repeat_interleave", creates_rows=True)
 def repeat_interleave(ctx: Context, node: Node) -> Op:
     """Every element several times in a row: nearest upsampling, or token indices of H·W equal elements."""
     source, reps = ctx.op(node.args[0]), ctx.value(node.args[1])
@@ -141,15 +141,15 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
     if isinstance(node.args[1], Ref) or (dim is None and len(source.shape) != 1):
         raise NoRule("it takes the repeats as a tensor, or has several dimensions and no dim argument")
     dim = (dim or 0) % len(source.shape)
-    if source.axis is None:  # rows are born: H·W equal copies of each element
+    if source.axis is None:  # H·W equal copies of each element
         rows = ctx.rows_in(node.args[1])
-        born = Axis(dim, source.shape[dim], rows, reps // rows)
+        axis = Axis(dim, source.shape[dim], rows, reps // rows)
         return ctx.emit(
             node,
             [source],
-            born,
+            axis,
             no_demand,
-            lambda read, a, b: read(source.id).repeat_interleave((b - a) * born.inner, dim),
+            lambda read, a, b: read(source.id).repeat_interleave((b - a) * axis.inner, dim),
             cheap=True,
         )
     axis = source.axis
@@ -166,7 +166,7 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
 
 @rule("cat", "concat", "concatenate")
 def concatenate(ctx: Context, node: Node) -> Op:
-    """Joined in one dimension. Along the rows a strip takes what it covers of each operand."""
+    """Joins values in one dimension. Along the rows a strip takes what it covers of each operand."""
     operands = [ctx.op(a) for a in node.args[0]]
     shape = ctx.shape(node.meta)
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
@@ -178,7 +178,7 @@ def concatenate(ctx: Context, node: Node) -> Op:
             return joined([read(i) for i in ids], dim, out)
 
         return ctx.local(node, axis, call=call, takes_out=True, aligned=True)
-    if any(p.axis and not p.axis.plain for p in operands) and _alike(operands):
+    if any(p.axis and not p.axis.plain for p in operands) and _merged_alike(operands):
         return _side_by_side(ctx, node, operands, axis)
     if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in operands):
         raise NoRule("it joins values along rows that are merged with another dimension in different ways")
@@ -196,7 +196,7 @@ def concatenate(ctx: Context, node: Node) -> Op:
         return read(p.id, lo, hi)
 
     def into(read: Read, a: int, b: int, out: Tensor | None) -> Tensor:
-        return joined([piece(read, *each) for each in covered(a, b)], dim, out)
+        return joined([piece(read, *span) for span in covered(a, b)], dim, out)
 
     def demand(a: int, b: int) -> list[Demand]:
         return [(p.id, lo, hi) if p.axis.plain else (p.id, 0, 1) for p, lo, hi in covered(a, b) if p.axis]
@@ -205,14 +205,15 @@ def concatenate(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, operands, axis, demand, lambda read, a, b: into(read, a, b, None), into=into)
 
 
-def _alike(operands: list[Op]) -> bool:
-    """Are their rows merged alike, but for how often each is there?"""
-    found = {(p.axis.dim, p.axis.rows, p.axis.inner) if p.axis else None for p in operands}
-    return len(found) == 1 and None not in found
+def _merged_alike(operands: list[Op]) -> bool:
+    """True if all operands merge the same rows, in any number of pictures."""
+    merged = {(p.axis.dim, p.axis.rows, p.axis.inner) if p.axis else None for p in operands}
+    return len(merged) == 1 and None not in merged
 
 
 def _side_by_side(ctx: Context, node: Node, operands: list[Op], axis: Axis) -> Op:
-    """Tokens of pictures of the same size, one picture after the other: each of their rows lies in every picture."""
+    """Emit tokens of pictures of the same size, one picture after the other: each of their rows lies in every
+    picture."""
     outer = sum(p.axis.outer for p in operands if p.axis)
     ids, dim, merged = [p.id for p in operands], axis.dim, Axis(axis.dim, outer, axis.rows, axis.inner)
     return ctx.emit(
@@ -226,10 +227,131 @@ def _side_by_side(ctx: Context, node: Node, operands: list[Op], axis: Axis) -> O
 
 @rule("stack")
 def stack(ctx: Context, node: Node) -> Op:
-    """Joined in a new dimension."""
+    """Joins values in a new dimension."""
     axis = max((op.axis for a in node.args[0] if (op := ctx.op(a)).axis), key=lambda axis: axis.rows)
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(node.meta.shape)
     ids, moved = [ctx.op(a).id for a in node.args[0]], axis.moved(axis.dim + (dim <= axis.dim))
     if dim < 2:
         return ctx.local(node, moved, aligned=True)
     return ctx.local(node, moved, call=lambda read: joined([read(i).unsqueeze(dim) for i in ids], dim), aligned=True)
+
+
+@rule("slice", creates_rows=True)
+def slice_(ctx: Context, node: Node) -> Op:
+    """x[start:stop:step] in one dimension."""
+    source = ctx.op(node.args[0])
+    args: list[Any] = [ctx.value(a) for a in node.args[1:]]
+    dim, start, stop, step = args + [0, None, None, 1][len(args) :]
+    dim %= len(source.shape)
+    start, stop, step = slice(start, stop, step).indices(source.shape[dim])
+    return take(ctx, node, source, dim, start, max(start, stop), step)
+
+
+@rule("narrow", creates_rows=True)
+def narrow(ctx: Context, node: Node) -> Op:
+    """x[start : start + length] in one dimension."""
+    source, (dim, start, length) = ctx.op(node.args[0]), ctx.value(node.args[1:])
+    return take(ctx, node, source, dim % len(source.shape), start, start + length, 1)
+
+
+@rule("select")
+def select(ctx: Context, node: Node) -> Op:
+    """x[index] in one dimension, which goes away; one row of a picture is a value without rows, and a barrier."""
+    (source, axis), (dim, index) = ctx.tiled(node.args[0]), ctx.value(node.args[1:])
+    dim %= len(source.shape)
+    if dim == axis.dim:
+        if not axis.plain:
+            raise NoRule(f"it selects one element of rows that are merged with another dimension ({axis})")
+        return gather_rows(ctx, node, source, index % axis.rows, index % axis.rows + 1, drop=dim)
+    return ctx.map_rows(node, source, axis.moved(axis.dim - (dim < axis.dim)), lambda t: t.select(dim, index))
+
+
+def take(ctx: Context, node: Node, source: Op, dim: int, start: int, stop: int, step: int) -> Op:
+    """Take elements start, start + step, … below stop of dimension ``dim`` of an op's value."""
+    axis = source.axis
+
+    def sliced(t: Tensor) -> Tensor:
+        return t[(*[slice(None)] * dim, slice(start, stop, step))]
+
+    if axis is None and dim in ctx.row_dims(node.meta):
+        return rows_by_slicing(ctx, node, source, dim, start, step)
+    if axis is None or dim != axis.dim:
+        return ctx.map_rows(node, source, axis, sliced)
+    if start == 0 and stop >= source.shape[dim] and step == 1:
+        return ctx.map_rows(node, source, axis, lambda t: t)
+    if not axis.plain:
+        raise NoRule(f"a slice along rows that are merged with another dimension ({axis})")
+    rows = -(-(stop - start) // step)
+
+    def span(a: int, b: int) -> tuple[int, int]:
+        return (start + a * step, start + (b - 1) * step + 1) if b > a else (start, start)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        return read(source.id, *span(a, b))[(*[slice(None)] * dim, slice(None, None, step))]
+
+    return ctx.emit(node, [source], Axis(dim, 1, rows, 1), lambda a, b: [(source.id, *span(a, b))], run, cheap=True)
+
+
+@rule("flip")
+def flip(ctx: Context, node: Node) -> Op:
+    """Reverses dimensions. Reversed rows read the whole value, in which they lie at the other end."""
+    source = ctx.op(node.args[0])
+    axis, dims = source.axis, [d % len(source.shape) for d in ctx.value(node.args[1])]
+    assert axis is not None
+    if axis.dim not in dims:
+        return ctx.local(node, axis, cheap=True)
+    if not axis.plain:
+        raise NoRule(f"it turns rows around that are merged with another dimension ({axis})")
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        return crop(read(source.id), axis, axis.rows - b, axis.rows - a).flip(dims)
+
+    return ctx.emit(node, [source], axis, no_demand, run, whole_reads=(source.id,))
+
+
+@rule("roll")
+def roll(ctx: Context, node: Node) -> Op:
+    """Rolls dimensions: rows that wrap around are gathered, which is a barrier."""
+    (source, axis), shifts = ctx.tiled(node.args[0]), ctx.value(node.args[1])
+    dims = ctx.value(node.args[2]) if len(node.args) > 2 else node.kwargs.get("dims", ())
+    shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
+    if not dims:
+        raise NoRule("it rolls all elements as if they had one dimension")
+    pairs = [(s, d % len(source.shape)) for s, d in zip(shifts, dims, strict=True)]
+    others = [(s, d) for s, d in pairs if d != axis.dim]
+    shift = sum(s for s, d in pairs if d == axis.dim) % axis.rows if axis.plain else 0
+
+    def across(t: Tensor) -> Tensor:
+        return t.roll([s for s, _ in others], [d for _, d in others]) if others else t
+
+    if all(d != axis.dim for _, d in pairs) or (axis.plain and not shift):
+        return ctx.local(node, axis, run=lambda read, a, b: across(read(source.id, a, b)))
+    if not axis.plain:
+        raise NoRule(f"it rolls rows that are merged with another dimension ({axis})")
+    rows, down = axis.rows, shift <= axis.rows // 2  # the direction in which fewer rows wrap around
+    wrapped = gather_rows(ctx, node, source, *((rows - shift, rows) if down else (0, rows - shift)))
+    head = shift if down else 0  # rows of the result in front of those that are read in place
+    first = 0 if down else rows - shift  # the row that is read for the first of these
+    count = rows - shift if down else shift
+
+    def span(a: int, b: int) -> tuple[int, int]:
+        """Return the rows of the result that are read in place."""
+        return min(max(a, head), head + count), max(min(b, head + count), head)
+
+    def demand(a: int, b: int) -> list[Demand]:
+        lo, hi = span(a, b)
+        return [(source.id, lo - head + first, hi - head + first)] if lo < hi else []
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        lo, hi = span(a, b)
+        pieces = []
+        if a < lo and down:
+            pieces.append(read(wrapped.id).narrow(axis.dim, a, min(b, head) - a))
+        if lo < hi:
+            pieces.append(read(source.id, lo - head + first, hi - head + first))
+        if b > head + count and not down:
+            begin = max(a, count)
+            pieces.append(read(wrapped.id).narrow(axis.dim, begin - count, b - begin))
+        return across(joined(pieces, axis.dim))
+
+    return ctx.emit(node, [source, wrapped], axis, demand, run)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tvae.kernels import Kernels
-from tvae.pipeline.engine.rules import convolve
-from tvae.pipeline.engine.rules.convolve import CONV_T, _phases, as_product, convolution_in
+from tvae.pipeline.engine.rules import convolution
+from tvae.pipeline.engine.rules.convolution import CONV_T, _phases, as_product, convolution_in
 
 
 def pair(low: int, high: int) -> st.SearchStrategy[list[int]]:
@@ -79,8 +79,8 @@ def test_some_rows_of_each_frame_are_multiplied_where_they_lie() -> None:
     assert y is not None
     torch.testing.assert_close(y, F.conv3d(x[:1], weight, bias)[0].transpose(0, 1), rtol=0, atol=1e-13)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolve, "_is_product", lambda _x, taps, *_more: taps.shape[2:] == (1, 1))
-        patch.setattr(convolve, "conv2d", None)  # not called
+        patch.setattr(convolution, "_is_product", lambda _x, taps, *_more: taps.shape[2:] == (1, 1))
+        patch.setattr(convolution, "conv2d", None)  # not called
         found = convolution_in(3, Kernels())(x, weight, bias, [1, 1, 1], [0, 0, 0], [1, 1, 1], 1)
     torch.testing.assert_close(found, F.conv3d(x, weight, bias), rtol=0, atol=1e-13)
 

@@ -15,7 +15,7 @@ from uncut_models import Uncut
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.graph import Node, Ref
-from tvae.pipeline.engine.rules.node_call import draws
+from tvae.pipeline.engine.rules.context import draws
 from tvae.pipeline.errors import UnsupportedOp
 
 X = Ref(0)

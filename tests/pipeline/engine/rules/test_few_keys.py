@@ -16,7 +16,7 @@ from slow_but import slow_but
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.rules import attention, attention_memory
+from tvae.pipeline.engine.rules import attention
 
 
 @pytest.mark.long
@@ -93,10 +93,10 @@ def test_as_many_at_a_time_as_are_widened(
         return y
 
     with (
-        mock.patch.object(attention_memory, "_WIDENED", most),
+        mock.patch.object(attention, "_WIDENED", most),
         mock.patch.object(attention.functional, plain.__name__, counted),
     ):
         got = attention._by_samples((q, k, v), bias)
-    assert max(sizes) <= max(most, attention_memory._widened_bytes(q, k, v) // max(samples, heads))
+    assert max(sizes) <= max(most, attention._widened_bytes(q, k, v) // max(samples, heads))
     want = plain(q.float(), k.float(), v.float(), None if bias is None else bias.float()).bfloat16()
     torch.testing.assert_close(got, want, rtol=0.01, atol=1e-6)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Size
-from tvae.pipeline.engine.rules.at_sizes import AtSizes
+from tvae.pipeline.engine.rules.graph_sizes import GraphSizes
 
 
 def graph(*guards: str) -> Graph:
@@ -30,7 +30,7 @@ def graph(*guards: str) -> Graph:
     ],
 )
 def test_sizes_of_which_a_graph_serves_few(guards: tuple[str, ...], height: int, width: int, wide: bool) -> None:
-    at = AtSizes(graph(*guards), {"h": height, "w": width})
+    at = GraphSizes(graph(*guards), {"h": height, "w": width})
     assert at.serves_others
     assert [at.follows(Size(size)) for size in ("h", "2*h*w", "w")] == [True, True, False]
     assert [at.is_wide(Size(size)) for size in ("w", "h")] == [wide, False]
@@ -38,7 +38,7 @@ def test_sizes_of_which_a_graph_serves_few(guards: tuple[str, ...], height: int,
 
 @pytest.mark.parametrize("guard", ["h == 30", "h//8 == 3"])
 def test_one_height_or_a_few(guard: str) -> None:
-    assert not AtSizes(graph(guard), {"h": 30, "w": 8}).serves_others
+    assert not GraphSizes(graph(guard), {"h": 30, "w": 8}).serves_others
 
 
 class Remainders(nn.Module):

@@ -18,7 +18,6 @@ from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.rules import attention as attention_rules
-from tvae.pipeline.engine.rules import attention_memory
 from tvae.pipeline.engine.run.execute import execute
 
 
@@ -172,7 +171,7 @@ def by_rows(draw: Draw, op: str) -> OneOp:
 
 @given(data=st.data(), most=st.integers(1, 7))
 def test_attention_of_more_samples_than_one_call_takes(data: Any, most: int) -> None:
-    with mock.patch.object(attention_memory, "MOST_SAMPLES", most):
+    with mock.patch.object(attention_rules, "MOST_SAMPLES", most):
         check(by_rows, "scaled_dot_product_attention", data)
 
 

@@ -6,7 +6,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from tvae.pipeline.engine.rules import RULES
-from tvae.pipeline.engine.rules.slices import SPLITS
+from tvae.pipeline.engine.rules.multi_output import MULTI_OUTPUT
 
 
 def test_every_rule_has_a_property_test() -> None:
@@ -22,4 +22,4 @@ def test_every_rule_has_a_property_test() -> None:
         cases = set(getattr(module, "CASES", {}))
         assert not cases & tested, "an operation is tested in two files"
         tested |= cases
-    assert tested == set(RULES) | SPLITS
+    assert tested == set(RULES) | MULTI_OUTPUT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from one_op import Case, Draw, OneOp, Shape, check, folded
 
 from tvae.pipeline.engine.ir.sizes import Size
-from tvae.pipeline.engine.rules.pool import _of_pairs
+from tvae.pipeline.engine.rules.window import _of_pairs
 
 few = st.integers(1, 2)
 

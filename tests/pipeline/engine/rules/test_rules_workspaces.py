@@ -16,7 +16,7 @@ from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.plan.strip_cost import Step, strips_alike
-from tvae.pipeline.engine.rules import attention_memory
+from tvae.pipeline.engine.rules import attention
 
 CUDA = torch.device("cuda", 0)
 
@@ -67,7 +67,7 @@ def attended(heads: int, width: int) -> Fn:
 @pytest.mark.parametrize(("width", "each"), [(128, 0), (129, 4), (512, 4)])
 def test_wide_heads_are_added_up_in_float32(width: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands of two heads may not lie in rows: they are copied."""
-    monkeypatch.setattr(attention_memory, "_FEW_KEYS", 0)
+    monkeypatch.setattr(attention, "_FEW_KEYS", 0)
     found = steps_of(attended(2, width), "scaled_dot_product_attention", 8, last=True)
     assert found
     for op, step in found:
@@ -77,7 +77,7 @@ def test_wide_heads_are_added_up_in_float32(width: int, each: int, monkeypatch: 
 def test_few_keys_are_computed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and result, and the result in 16 bits; not much more than so much at a time."""
     for most in 1 << 30, 1000:
-        monkeypatch.setattr(attention_memory, "_WIDENED", most)
+        monkeypatch.setattr(attention, "_WIDENED", most)
         found = steps_of(attended(2, 512), "scaled_dot_product_attention", 8, last=True)
         assert found
         for op, step in found:

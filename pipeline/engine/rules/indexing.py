@@ -1,4 +1,4 @@
-"""Values with another value in a part of them: what writes through views become."""
+"""Elements by their indices: lookups in tables, gathers and scatters, writes into a part of a value, warps."""
 
 from __future__ import annotations
 
@@ -12,32 +12,81 @@ from tvae.pipeline.engine.ir.axis import Axis, crop
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.layout import joined
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
-from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
+
+
+@rule("index")
+def index(ctx: Context, node: Node) -> Op:
+    """Elements by their indices in one dimension: of a table for every pixel, of another dimension than the rows, or
+    rows, for which the whole value is read."""
+    source, places = ctx.op(node.args[0]), list(node.args[1])
+    indexed = [(d, ctx.op(p)) for d, p in enumerate(places) if p is not None]
+    if len(indexed) != 1 or indexed[0][1].dtype == torch.bool:
+        raise NoRule("it takes numbers for several dimensions, or where a mask is true")
+    dim, numbers = indexed[0]
+    axis, more = source.axis, len(numbers.shape) - 1
+    before: list[Any] = [slice(None)] * dim
+
+    def lookup(t: Tensor, at: Tensor) -> Tensor:
+        return t[(*before, at)]
+
+    if axis is None or (numbers.axis is not None and axis.dim == dim):
+        assert numbers.axis is not None
+        return ctx.emit(
+            node,
+            [source, numbers],
+            numbers.axis.moved(numbers.axis.dim + dim),
+            lambda a, b: [(numbers.id, a, b)],
+            lambda read, a, b: lookup(read(source.id), read(numbers.id, a, b)),
+            whole_reads=() if axis is None else (source.id,),
+        )
+    if numbers.axis is not None:
+        raise NoRule("its numbers have rows, and so has another dimension")
+    if axis.dim != dim:
+        moved = axis.moved(axis.dim + more * (dim < axis.dim))
+        return ctx.local(node, moved, run=lambda read, a, b: lookup(read(source.id, a, b), read(numbers.id)))
+    return ctx.emit(
+        node,
+        [source, numbers],
+        None,
+        no_demand,
+        lambda read, _a, _b: lookup(read(source.id), read(numbers.id)),
+        whole_reads=(source.id,),
+    )
+
+
+@rule("embedding")
+def embedding(ctx: Context, node: Node) -> Op:
+    """Looks up a row of the table for every index; the indices carry the rows."""
+    indices = ctx.op(node.args[1])
+    if indices.axis is None or ctx.op(node.args[0]).axis is not None:
+        raise NoRule("its table is divided into strips, or its indices are not")
+    return ctx.local(node, indices.axis)
 
 
 @rule("slice_scatter")
 def slice_scatter(ctx: Context, node: Node) -> Op:
     """A copy of the first operand with the second in a range of a dimension."""
     base, part = ctx.op(node.args[0]), ctx.op(node.args[1])
-    given = [ctx.value(a) for a in node.args[2:]]
-    dim, start, stop, step = given + [0, None, None, 1][len(given) :]
+    args = [ctx.value(a) for a in node.args[2:]]
+    dim, start, stop, step = args + [0, None, None, 1][len(args) :]
     dim %= len(base.shape)
     start, stop, step = slice(start, stop, 1 if step is None else step).indices(base.shape[dim])
-    return _in_place_of(ctx, node, base, part, dim, (start, max(start, stop), step), lambda t: t)
+    return _write_part(ctx, node, base, part, dim, (start, max(start, stop), step), lambda t: t)
 
 
 @rule("select_scatter")
 def select_scatter(ctx: Context, node: Node) -> Op:
-    """The same with one element of a dimension, which the second operand does not have."""
+    """A copy of the first operand with the second in one element of a dimension, which the second does not have."""
     base, part = ctx.op(node.args[0]), ctx.op(node.args[1])
     dim, index = ctx.value(node.args[2:])
     dim %= len(base.shape)
     start = index % base.shape[dim]
-    return _in_place_of(ctx, node, base, part, dim, (start, start + 1, 1), lambda t: t.unsqueeze(dim))
+    return _write_part(ctx, node, base, part, dim, (start, start + 1, 1), lambda t: t.unsqueeze(dim))
 
 
-def _in_place_of(
+def _write_part(
     ctx: Context,
     node: Node,
     base: Op,
@@ -46,7 +95,11 @@ def _in_place_of(
     where: tuple[int, int, int],
     shaped: Callable[[Tensor], Tensor],
 ) -> Op:
-    """shaped: gives the part as many dimensions as the base has."""
+    """Emit a copy of ``base`` with ``part`` at start, stop, step of a dimension.
+
+    Args:
+        shaped: gives the part as many dimensions as the base has.
+    """
     selected = len(part.shape) < len(base.shape)
     part_axis = part.axis
     if part_axis is not None and selected:
@@ -55,25 +108,22 @@ def _in_place_of(
     assert axis is not None
     if base.axis is None and (dim == axis.dim or base.shape[axis.dim] != axis.outer * axis.rows * axis.inner):
         raise NoRule("it writes rows into a value that is not divided into strips")
-
-    def base_rows(read: Read, a: int, b: int) -> Tensor:
-        return read(base.id, a, b) if base.axis else crop(read(base.id), axis, a, b)
-
     if dim == axis.dim:
-        return _some_rows(ctx, node, (base, part), axis, where, shaped)
+        return _write_rows(ctx, node, (base, part), axis, where, shaped)
     if part_axis is not None and (part_axis.dim != axis.dim or not part_axis.same_rows(axis)):
         raise NoRule(f"it writes rows into a value that has them elsewhere ({part_axis}; {axis})")
     at = (*[slice(None)] * dim, slice(*where))
 
     def run(read: Read, a: int, b: int) -> Tensor:
+        rows = read(base.id, a, b) if base.axis else crop(read(base.id), axis, a, b)
         piece = shaped(read(part.id, a, b) if part.axis else read(part.id))
-        return _copy_with(base_rows(read, a, b), piece if part.axis else crop(piece, axis, a, b), at)
+        return _copy_with(rows, piece if part.axis else crop(piece, axis, a, b), at)
 
     tiled = [o.id for o in (base, part) if o.axis]
     return ctx.emit(node, [base, part], axis, lambda a, b: [(i, a, b) for i in tiled], run)
 
 
-def _some_rows(
+def _write_rows(
     ctx: Context,
     node: Node,
     operands: tuple[Op, Op],
@@ -81,7 +131,6 @@ def _some_rows(
     where: tuple[int, int, int],
     shaped: Callable[[Tensor], Tensor],
 ) -> Op:
-    """Other values in some rows."""
     base, part = operands
     start, stop, step = where
     if not axis.plain:
@@ -96,8 +145,8 @@ def _some_rows(
     def demand(a: int, b: int) -> list[Demand]:
         lo, hi = rows_of_part(a, b)
         covered = step == 1 and hi - lo == b - a
-        found = [] if covered else [(base.id, a, b)]
-        return [*found, (part.id, lo, hi)] if part.axis is not None and lo < hi else found
+        rows = [] if covered else [(base.id, a, b)]
+        return [*rows, (part.id, lo, hi)] if part.axis is not None and lo < hi else rows
 
     def run(read: Read, a: int, b: int) -> Tensor:
         lo, hi = rows_of_part(a, b)
@@ -109,8 +158,8 @@ def _some_rows(
         rows, first = read(base.id, a, b), start + lo * step - a
         if step == 1:
             after = first + hi - lo
-            around = [rows.narrow(axis.dim, 0, first), piece, rows.narrow(axis.dim, after, b - a - after)]
-            return joined([p for p in around if p.shape[axis.dim]], axis.dim)
+            pieces = [rows.narrow(axis.dim, 0, first), piece, rows.narrow(axis.dim, after, b - a - after)]
+            return joined([p for p in pieces if p.shape[axis.dim]], axis.dim)
         return _copy_with(rows, piece, (*[slice(None)] * axis.dim, slice(first, None, step)))
 
     return ctx.emit(node, [base, part], axis, demand, run)
@@ -142,8 +191,8 @@ def index_put(ctx: Context, node: Node) -> Op:
 
 
 @rule("scatter", "scatter_add", "gather", "one_hot", "index_select")
-def by_number(ctx: Context, node: Node) -> Op:
-    """Elements of a dimension without rows, by their numbers."""
+def by_index(ctx: Context, node: Node) -> Op:
+    """Elements of a dimension without rows, by their indices."""
     source = ctx.op(node.args[0])
     if node.op == "one_hot":
         if source.axis is None or len(node.args) < 2 or ctx.value(node.args[1]) < 0:
@@ -164,8 +213,8 @@ def by_number(ctx: Context, node: Node) -> Op:
 
 
 @rule("index_add", "index_copy", "index_fill")
-def at_numbers(ctx: Context, node: Node) -> Op:
-    """Other values at some places of a dimension without rows, or added to what is there."""
+def write_at_indices(ctx: Context, node: Node) -> Op:
+    """Writes or adds values at some places of a dimension without rows."""
     base, index = ctx.op(node.args[0]), ctx.op(node.args[2])
     axis = base.axis
     if axis is None or index.axis is not None or ctx.value(node.args[1]) % len(base.shape) == axis.dim:
@@ -175,8 +224,29 @@ def at_numbers(ctx: Context, node: Node) -> Op:
 
 @rule("bucketize", "searchsorted")
 def bucket(ctx: Context, node: Node) -> Op:
-    """Between which of some bounds each element lies."""
+    """The bucket, between sorted bounds, of each element."""
     values, bounds = (ctx.op(a) for a in (node.args if node.op == "bucketize" else node.args[::-1])[:2])
     if values.axis is None or bounds.axis is not None or len(bounds.shape) != 1:
         raise NoRule("its bounds have rows, or several dimensions")
     return ctx.local(node, values.axis)
+
+
+@rule("grid_sampler")
+def grid_sample(ctx: Context, node: Node) -> Op:
+    """``F.grid_sample``. The result's rows are those of the places. The map is read whole, for they may lie anywhere in
+    it."""
+    source, places = ctx.op(node.args[0]), ctx.op(node.args[1])
+    axis, whole = places.axis, () if source.axis is None else (source.id,)
+    if axis is None:
+        return ctx.whole(node, barrier=True)
+    if axis.dim in (0, len(places.shape) - 1):
+        raise NoRule("its places have their rows in the batch, or in the coordinates")
+    invoke = ctx.call(node)
+    return ctx.emit(
+        node,
+        [source, places],
+        axis.moved(axis.dim + 1),
+        lambda a, b: [(places.id, a, b)],
+        lambda read, a, b: invoke(lambda i: read(i, a, b) if i == places.id else read(i)),
+        whole_reads=whole,
+    )
