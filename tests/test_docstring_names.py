@@ -111,7 +111,7 @@ def test_a_name_that_is_gone_would_be_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bounds.demanded", "Op.produce", "torch.compile", "tvae.norm_act", "passes.narrow_conv"]
+    "name", ["bounds.demanded", "Op.produce", "torch.compile", "tvae.norm_act", "passes.convolutions"]
 )
 def test_a_name_that_is_there_is_found(name: str) -> None:
     assert exists(name, "tvae.pipeline.engine.rules.registry")

@@ -19,70 +19,69 @@ from tvae.pipeline.engine.passes.rewriter import Rewriter
 __all__ = ["move_bias"]
 
 _PLACES = {"norm_act": 5, "rms_norm_act": 6, "residual": 2}
-"""What adds a bias on its way, and the place among its arguments; taken where one is there already."""
+"""Operations that add a bias on their way, and its place among their arguments; it must be free."""
 
 
 def move_bias(graph: Graph) -> Graph:
     """Move biases of convolutions into ``tvae.norm_act``, ``tvae.rms_norm_act`` and ``tvae.residual``."""
     r = Rewriter(graph)
-    moved: dict[int, Ref] = {}  # convolution -> what its result lacks, in new Refs
-    for id_, node in enumerate(r.graph.nodes):
-        lacking = [moved[arg.id] for arg in node.args[:2] if isinstance(arg, Ref) and arg.id in moved]
-        own = _bias(node)
-        if node.op in CONVOLUTIONS and (lacking or (own is not None and _all_take(r, id_, 1))):
+    moved: dict[int, Ref] = {}  # convolution -> the bias that its result lacks, in new Refs
+    for id_, node in r.nodes():
+        missing = [moved[arg.id] for arg in node.args[:2] if isinstance(arg, Ref) and arg.id in moved]
+        bias = _bias(node)
+        if node.op in CONVOLUTIONS and (missing or (bias is not None and _all_can_add(r, id_, 1))):
             r.keep(id_, args=_without_bias(node))
-            moved[id_] = _passed_on(r, node, lacking[0]) if lacking else r.renamed(own)
-        elif lacking and _is_followed(node):
+            moved[id_] = _passed_on(r, node, missing[0]) if missing else r.renamed(bias)
+        elif missing and _keeps_channels(node):
             r.keep(id_)
-            moved[id_] = lacking[0]
-        elif own is not None and "norm_act" in (r.graph.nodes[i].op for i in r.readers(id_) if i >= 0):
+            moved[id_] = missing[0]
+        elif bias is not None and "norm_act" in (r.graph.nodes[i].op for i in r.readers(id_) if i >= 0):
             plain = r.keep(id_, args=_without_bias(node))
-            r.stand_in(id_, r.emit_fused("residual", (plain, None, r.renamed(own)), node.meta, node.module))
-        elif node.op == "norm_act" and lacking:
+            r.redirect(id_, r.emit_fused("residual", (plain, None, r.renamed(bias)), node.meta, node.module))
+        elif node.op == "norm_act" and missing:
             x, groups, weight, bias, eps, _, act = node.args
-            r.replace(id_, "norm_act", *r.renamed((x, groups, weight, bias, eps)), lacking[0], act)
-        elif node.op == "rms_norm_act" and lacking:
-            r.replace(id_, "rms_norm_act", *r.renamed(node.args[:6]), lacking[0])
-        elif node.op == "residual" and lacking:
+            r.replace(id_, "norm_act", *r.renamed((x, groups, weight, bias, eps)), missing[0], act)
+        elif node.op == "rms_norm_act" and missing:
+            r.replace(id_, "rms_norm_act", *r.renamed(node.args[:6]), missing[0])
+        elif node.op == "residual" and missing:
             x, other, _ = node.args
-            r.replace(id_, "residual", *r.renamed((x, other)), _total(r, lacking, node))
-        else:
-            r.keep(id_)
+            r.replace(id_, "residual", *r.renamed((x, other)), _total(r, missing, node))
     return r.done()
 
 
 def _bias(node: Node) -> Ref | None:
-    """The bias of a convolution."""
-    given = node.args[2] if node.op in CONVOLUTIONS and len(node.args) > 2 else None
-    return given if isinstance(given, Ref) else None
+    bias = node.args[2] if node.op in CONVOLUTIONS and len(node.args) > 2 else None
+    return bias if isinstance(bias, Ref) else None
 
 
 def _without_bias(node: Node) -> tuple[Any, ...]:
     return (*node.args[:2], None, *node.args[3:])
 
 
-def _all_take(r: Rewriter, id_: int, dim: int) -> bool:
-    """Can every reader of a value add its missing bias, a number for each channel? dim: that of the channels."""
-    return all(i >= 0 and _takes(r, i, id_, dim) for i in r.readers(id_)) and len(r.readers(id_)) > 0
+def _all_can_add(r: Rewriter, id_: int, dim: int) -> bool:
+    """True if every reader of a value can add its missing bias, a number for each channel. dim: that of the
+    channels."""
+    return all(i >= 0 and _can_add(r, i, id_, dim) for i in r.readers(id_)) and len(r.readers(id_)) > 0
 
 
-def _takes(r: Rewriter, id_: int, value: int, dim: int) -> bool:
+def _can_add(r: Rewriter, id_: int, value: int, dim: int) -> bool:
     node = r.graph.nodes[id_]
-    if _is_followed(node):
-        moved = _moved(r.graph.nodes[value], node, dim)
-        return moved is not None and _all_take(r, id_, moved)
+    if _keeps_channels(node):
+        moved = _channel_dim_after(r.graph.nodes[value], node, dim)
+        return moved is not None and _all_can_add(r, id_, moved)
     if node.op in _PLACES:
         return dim == 1 and node.args[_PLACES[node.op]] is None
-    return dim == 1 and node.args[0] == Ref(value) and _of_single_pixels(r, node) and _all_take(r, id_, 1)
+    return dim == 1 and node.args[0] == Ref(value) and _of_single_pixels(r, node) and _all_can_add(r, id_, 1)
 
 
-def _is_followed(node: Node) -> bool:
-    """Does it only reorder, merge or split dimensions, so that the channels can be followed through it?"""
+def _keeps_channels(node: Node) -> bool:
+    """True if it only reorders, merges or splits dimensions, so that the channels can be followed through it."""
     return node.op == "permute" or (is_reshape(node) and len(node.reads) == 1)
 
 
-def _moved(source: Node, node: Node, dim: int) -> int | None:
-    """Where the channels are that were in ``dim``; None where they are no dimension any more, or it is hard to tell."""
+def _channel_dim_after(source: Node, node: Node, dim: int) -> int | None:
+    """Return where the channels of ``dim`` are afterwards; None if they are no dimension any more, or it is hard to
+    tell."""
     before, after = source.meta.shape, node.meta.shape
     if node.op == "permute":
         return [n % len(before) for n in node.args[1]].index(dim)
@@ -93,7 +92,7 @@ def _moved(source: Node, node: Node, dim: int) -> int | None:
 
 
 def _of_single_pixels(r: Rewriter, node: Node) -> bool:
-    """Is it a 1x1 convolution of all channels, without borders?"""
+    """True for a 1x1 convolution of all channels, without borders."""
     weight = r.node(node.args[1]) if node.op in PLAIN_CONVOLUTIONS else None
     if weight is None or node.kwargs or set(weight.meta.shape[2:]) != {1}:
         return False
@@ -102,9 +101,9 @@ def _of_single_pixels(r: Rewriter, node: Node) -> bool:
     return unpadded and groups in (None, 1) and weight.meta.dtype == node.meta.dtype
 
 
-def _passed_on(r: Rewriter, node: Node, lacking: Ref) -> Ref:
-    """The bias that a 1x1 convolution's result lacks if its input lacks this one; includes its own bias."""
-    return _constant(r, "passed_on", (r.renamed(node.args[1]), lacking, r.renamed(_bias(node))), node)
+def _passed_on(r: Rewriter, node: Node, missing: Ref) -> Ref:
+    """Return the bias that a 1x1 convolution's result lacks if its input lacks this one; includes its own bias."""
+    return _constant(r, "passed_on", (r.renamed(node.args[1]), missing, r.renamed(_bias(node))), node)
 
 
 def _total(r: Rewriter, biases: list[Ref], node: Node) -> Ref:
@@ -112,7 +111,7 @@ def _total(r: Rewriter, biases: list[Ref], node: Node) -> Ref:
 
 
 def _constant(r: Rewriter, name: str, args: tuple[Any, ...], node: Node) -> Ref:
-    """A value for each channel of a node's result, made of weights alone."""
+    """Write a value for each channel of a node's result, made of weights alone."""
     channels = node.meta.shape[1]
     assert isinstance(channels, int)
     wide = torch.promote_types(node.meta.dtype, torch.float32)

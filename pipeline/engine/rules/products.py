@@ -312,7 +312,7 @@ def cdist(ctx: Context, node: Node) -> Op:
 
 @rule("nearest_code")
 def nearest_code(ctx: Context, node: Node) -> Op:
-    """The nearest code of a table for every vector (see ``passes.nearest_code``). The table is whole."""
+    """The nearest code of a table for every vector (see ``passes.attention``). The table is whole."""
     source, codes = ctx.op(node.args[0]), ctx.op(node.args[1])
     if source.axis is None or codes.axis is not None or source.axis.dim != 0:
         raise NoRule("it needs rows in the first dimension of its vectors, and none in its codes")

@@ -92,7 +92,7 @@ def shuffle(ctx: Context, node: Node) -> Op:
 
 @rule("shuffle_up")
 def shuffle_up(ctx: Context, node: Node) -> Op:
-    """Repeated channels laid out as pixels, and a sum with them (see ``passes.shuffle_up``). A row makes as many as the
+    """Repeated channels laid out as pixels, and a sum with them (see ``passes.upsampling``). A row makes as many as the
     factor of its dimension says; the addend has those."""
     (source, axis), other, kernels = ctx.tiled(node.args[0]), ctx.maybe(node.args[3]), ctx.kernels
     factors, channels = node.args[1:3]

@@ -13,8 +13,7 @@ from tvae.pipeline.engine.ir.graph import Graph, Node
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.engine.passes.bias import move_bias
-from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
-from tvae.pipeline.engine.passes.residual import fuse_residual
+from tvae.pipeline.engine.passes.norms import fuse_norm_act, fuse_residual
 
 
 def fuse(graph: Graph) -> Graph:

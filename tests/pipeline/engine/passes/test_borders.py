@@ -13,9 +13,9 @@ from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.engine.passes.bias import move_bias
-from tvae.pipeline.engine.passes.borders import fuse_norm_pad, leave_zeros_to_convolutions
-from tvae.pipeline.engine.passes.casts import drop_casts
-from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
+from tvae.pipeline.engine.passes.clean_up import drop_casts
+from tvae.pipeline.engine.passes.convolutions import leave_zeros_to_convolutions
+from tvae.pipeline.engine.passes.norms import fuse_norm_act, fuse_norm_pad
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.run.execute import execute
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.engine.passes.bias import move_bias
-from tvae.pipeline.engine.passes.conv_add import fuse_conv_add, fuse_conv_stats
-from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
-from tvae.pipeline.engine.passes.residual import fuse_residual
+from tvae.pipeline.engine.passes.convolutions import fuse_conv_add, fuse_conv_stats
+from tvae.pipeline.engine.passes.norms import fuse_norm_act, fuse_residual
 
 
 def rewrite(graph: Graph) -> Graph:

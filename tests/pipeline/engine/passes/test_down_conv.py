@@ -8,12 +8,11 @@ from rewrites import Fn, Layers, Outputs, expect, name, rewritten
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.engine.passes.borders import leave_zeros_to_convolutions
-from tvae.pipeline.engine.passes.down_conv import fuse_down_conv
+from tvae.pipeline.engine.passes.convolutions import fuse_strided_conv, leave_zeros_to_convolutions
 
 
 def rewrite(graph: Graph) -> Graph:
-    return fuse_down_conv(leave_zeros_to_convolutions(graph), lambda *sizes: sizes[2] == 3)
+    return fuse_strided_conv(leave_zeros_to_convolutions(graph), lambda *sizes: sizes[2] == 3)
 
 
 def halved(m: Layers, x: Tensor) -> Outputs:
@@ -46,7 +45,7 @@ def test_what_no_kernel_takes_stays() -> None:
     asked = list[tuple[int, int, int]]()
 
     def refused(graph: Graph) -> Graph:
-        return fuse_down_conv(leave_zeros_to_convolutions(graph), lambda *sizes: bool(asked.append(sizes)))
+        return fuse_strided_conv(leave_zeros_to_convolutions(graph), lambda *sizes: bool(asked.append(sizes)))
 
     expect(rewritten(halved, refused), {"uneven_conv": 1, "down_conv": 0})
     assert set(asked) == {(4, 4, 3)}

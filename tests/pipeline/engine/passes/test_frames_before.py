@@ -9,15 +9,14 @@ from rewrites import Fn, Layers, Outputs, all_rewritten, count, expect, graph_of
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.engine.passes.frames_before import join_frames_before
-from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
+from tvae.pipeline.engine.passes.norms import fuse_rms_norm, join_earlier_frames
 
 SHAPE = (2, 4, 5, 6, 5)
 """Two clips of five frames: two of them stand for the cache."""
 
 
 def join(graph: Graph) -> Graph:
-    return join_frames_before(fuse_rms_norm(graph))
+    return join_earlier_frames(fuse_rms_norm(graph))
 
 
 def cached(x: Tensor) -> Tensor:

@@ -10,20 +10,20 @@ from rewrites import Fn, Layers, Outputs, expect, name, rewritten
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.engine.passes import narrow_conv
-from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
+from tvae.pipeline.engine.passes import convolutions
+from tvae.pipeline.engine.passes.norms import fuse_norm_act
 
 
 @pytest.fixture(autouse=True)
 def four_are_many() -> Iterator[None]:
     """The layers have four channels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(narrow_conv, "_MANY", 4)
+        patch.setattr(convolutions, "_MANY", 4)
         yield
 
 
 def rewrite(graph: Graph) -> Graph:
-    return narrow_conv.fuse_narrow_conv(fuse_norm_act(graph))
+    return convolutions.fuse_narrow_conv(fuse_norm_act(graph))
 
 
 def from_few(m: Layers, x: Tensor) -> Outputs:
@@ -53,7 +53,7 @@ def to_few_without_activation(m: Layers, x: Tensor) -> Outputs:
 
 @pytest.mark.parametrize("fn", [to_few, to_few_without_activation], ids=name)
 def test_convolutions_to_a_few_channels_take_the_norm(fn: Fn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrow_conv, "_MOST_TO", 36)
+    monkeypatch.setattr(convolutions, "_MOST_TO", 36)
     done = rewritten(fn, lambda graph: _to_few_alone(graph, monkeypatch))
     expect(done, {"conv2d": 0, "conv_to_few": 1, "norm_act": 0})
 
@@ -61,7 +61,7 @@ def test_convolutions_to_a_few_channels_take_the_norm(fn: Fn, monkeypatch: pytes
 def _to_few_alone(graph: Graph, patch: pytest.MonkeyPatch) -> Graph:
     """The layers have as many channels on both sides: what reads a norm is taken as going to a few."""
     with patch.context() as local:
-        local.setattr(narrow_conv, "_few_inside", lambda *_: False)
+        local.setattr(convolutions, "_few_inside", lambda *_: False)
         return rewrite(graph)
 
 
@@ -83,6 +83,6 @@ def test_others_stay(fn: Fn) -> None:
 
 
 def test_many_channels_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrow_conv, "_MOST_FROM", 35)
-    monkeypatch.setattr(narrow_conv, "_MOST_TO", 35)
+    monkeypatch.setattr(convolutions, "_MOST_FROM", 35)
+    monkeypatch.setattr(convolutions, "_MOST_TO", 35)
     expect(rewritten(to_few, rewrite), {"conv2d": 1, "norm_act": 1})

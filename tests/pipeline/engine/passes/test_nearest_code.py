@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.nearest import nearest_code
-from tvae.pipeline.engine.passes.nearest_code import fuse_nearest_code
+from tvae.pipeline.engine.passes.attention import fuse_nearest_code
 
 
 def vectors(x: Tensor) -> Tensor:

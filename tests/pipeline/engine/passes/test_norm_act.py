@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, all_rewritten, count, expect, live, name, only, picture, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
+from tvae.pipeline.engine.passes.norms import fuse_norm_act
 
 
 def norm_and_silu(m: Layers, x: Tensor) -> Outputs:

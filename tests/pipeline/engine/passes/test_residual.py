@@ -11,8 +11,7 @@ from rewrites import Fn, Layers, Outputs, all_rewritten, expect, live, name, onl
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
-from tvae.pipeline.engine.passes.residual import fuse_residual
+from tvae.pipeline.engine.passes.norms import fuse_norm_act, fuse_residual
 
 
 def fuse(graph: Graph) -> Graph:

@@ -22,7 +22,7 @@ from rewrites import (
 )
 from torch import Tensor
 
-from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
+from tvae.pipeline.engine.passes.norms import fuse_rms_norm
 
 
 def normalised(m: Layers, x: Tensor) -> Tensor:

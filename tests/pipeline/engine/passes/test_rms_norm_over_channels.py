@@ -9,7 +9,7 @@ from rewrites import Fn, Layers, Outputs, all_rewritten, count, graph_of, layers
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
+from tvae.pipeline.engine.passes.norms import fuse_rms_norm
 
 
 def divided_by_the_root(m: Layers, x: Tensor) -> Outputs:

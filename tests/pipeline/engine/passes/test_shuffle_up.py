@@ -8,7 +8,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import DupUp3D
 from rewrites import Fn, Layers, Outputs, all_rewritten, expect, name, only, picture, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.passes.shuffle_up import fuse_shuffle_up
+from tvae.pipeline.engine.passes.upsampling import fuse_shuffle_up
 
 
 def by_views(x: Tensor, channels: int, order: tuple[int, ...] = (0, 1, 4, 2, 5, 3)) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes import remove_unused
-from tvae.pipeline.engine.passes.upsample_conv import fuse_enlarge_conv, fuse_upsample_conv
+from tvae.pipeline.engine.passes.upsampling import fuse_enlarge_conv, fuse_upsample_conv
 
 
 def doubled(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, all_rewritten, count, name, only, picture, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
+from tvae.pipeline.engine.passes.attention import use_wide_attention
 
 FRAMES = 3
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.fused_ops import last_taps
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.engine.passes.borders import leave_zeros_to_convolutions
-from tvae.pipeline.engine.passes.zero_frames import leave_out_zero_frames
+from tvae.pipeline.engine.passes.convolutions import leave_out_zero_frames, leave_zeros_to_convolutions
 
 
 def leave_out(graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
-from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
+from tvae.pipeline.engine.passes.attention import use_wide_attention
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.plan.strip_cost import Step, strips_alike
 from tvae.pipeline.engine.rules import attention

@@ -1,7 +1,8 @@
-"""Pass: attention of one head that is wide, or sees no later frames, becomes one of tvae's operations.
+"""Passes for operations that compare every vector with many keys: attention of one head that is wide or sees no later
+frames, and the nearest code of a table.
 
 PyTorch has no fast kernel for wide heads. A mask that lets every frame see itself and the frames before is a prefix of
-the keys: it is never made. What a mask does is found by making it at small sizes, as its graph depends on nothing else.
+the keys, and is never made. What a mask does is found by making it at small sizes: its graph depends on nothing else.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = ["use_wide_attention"]
+__all__ = ["fuse_nearest_code", "use_wide_attention"]
 
 _NARROW = 256
-"""Heads up to here have PyTorch's own flash attention."""
+"""Heads up to this depth have PyTorch's own flash attention."""
 _PROBES = (2, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 48)
 """Sizes at which a mask is made."""
 _LARGEST_PROBE, _ENOUGH_PROBES = 4096, 4
 """Tokens of a probe at most (its mask is the square of that), and how many probes tell one mask from another."""
+_DISTANCES = ("cdist", "_cdist_forward", "_euclidean_dist")
 
 
 def use_wide_attention(graph: Graph) -> Graph:
-    """scaled_dot_product_attention of one head, wider than 256 or under a frame-causal mask -> ``wide_attention``."""
+    """scaled_dot_product_attention of one head, wider than 256 or under a frame-causal mask ->
+    ``tvae.wide_attention``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(r.graph.nodes):
+    for id_, node in r.nodes():
         frames = _frames(r.graph, node) if node.op == "scaled_dot_product_attention" and _is_one_head(r, node) else None
         depth = node.meta.shape[-1] if frames is not None else 0
         if frames is None or (frames == 1 and isinstance(depth, int) and depth <= _NARROW):
-            r.keep(id_)
             continue
         assert isinstance(depth, int)
         scale = node.kwargs.get("scale") or depth**-0.5
@@ -55,23 +57,23 @@ def _is_one_head(r: Rewriter, node: Node) -> bool:
 
 
 def _frames(graph: Graph, node: Node) -> int | Size | None:
-    """1 without a mask, the number of frames of a frame-causal one, None for any other."""
+    """Return 1 without a mask, the number of frames of a frame-causal one, None for any other."""
     mask = node.args[3] if len(node.args) > 3 and node.args[3] is not None else node.kwargs.get("attn_mask")
     if mask is None:
         return 1
     made_from = _ancestors(graph, mask.id)
     if made_from is None:
         return None
-    tokens, choice = node.meta.shape[2], _sizes(graph, made_from)
+    tokens, candidates = node.meta.shape[2], _sizes(graph, made_from)
     probes = list(_served(graph, tokens))
     for sizes in probes:
-        found = _prefix_frames(_value(graph, made_from, sizes))
-        choice = [size for size in choice if found is not None and evaluate(size, sizes) == found]
-    return choice[0] if probes and choice else None
+        frames = _prefix_frames(_value(graph, made_from, sizes))
+        candidates = [size for size in candidates if frames is not None and evaluate(size, sizes) == frames]
+    return candidates[0] if probes and candidates else None
 
 
 def _ancestors(graph: Graph, id_: int) -> list[int] | None:
-    """Nodes that a value is made from, itself the last; None where inputs or weights are among them."""
+    """Return the nodes that a value is made from, itself the last; None if inputs or weights are among them."""
     needed, stack = set(), [id_]
     while stack:
         at = stack.pop()
@@ -85,28 +87,28 @@ def _ancestors(graph: Graph, id_: int) -> list[int] | None:
 
 
 def _sizes(graph: Graph, ids: list[int]) -> list[int | Size]:
-    """The sizes of some values: the number of frames is one that the mask was made from."""
+    """Return all sizes of some values; the number of frames is among those that the mask was made from."""
     shapes = [size for i in ids for meta in graph.nodes[i].outputs for size in meta.shape]
     return list(dict.fromkeys([*shapes, 1]))
 
 
 def _served(graph: Graph, tokens: int | Size) -> Iterator[dict[str, int]]:
-    """A few small sizes that the graph serves, drawn so that any two symbols differ in some of them."""
+    """Yield a few small sizes that the graph serves, drawn so that any two symbols differ in some of them."""
     symbols = sorted({s.expr for i in graph.inputs for s in graph.nodes[i].meta.shape if isinstance(s, Size)})
     combinations = list(product(_PROBES, repeat=len(symbols)))
     random.Random(0).shuffle(combinations)
-    found = 0
+    count = 0
     for numbers in combinations:
         sizes = dict(zip(symbols, numbers, strict=True))
         if graph.serves(sizes) and 0 < evaluate(tokens, sizes) <= _LARGEST_PROBE:
             yield sizes
-            found += 1
-            if found == _ENOUGH_PROBES:
+            count += 1
+            if count == _ENOUGH_PROBES:
                 return
 
 
 def _value(graph: Graph, made_from: list[int], sizes: dict[str, int]) -> Tensor:
-    """The last of some nodes that depend on nothing else."""
+    """Compute the last of some nodes that depend on nothing else."""
     values: dict[int, Any] = {}
     for at in made_from:
         node = graph.nodes[at]
@@ -118,12 +120,12 @@ def _value(graph: Graph, made_from: list[int], sizes: dict[str, int]) -> Tensor:
 
         args, kwargs = map_refs((node.args, node.kwargs), leaf)
         values[at] = args[0][args[1]] if node.op == "getitem" else resolve(node.target)(*args, **kwargs)
-    found: Tensor = values[made_from[-1]]
-    return found
+    value: Tensor = values[made_from[-1]]
+    return value
 
 
 def _prefix_frames(mask: Tensor) -> int | None:
-    """T of a mask over T·n tokens that lets each see its own frame and those before, None for any other."""
+    """Return T of a mask over T·n tokens that lets each see its own frame and those before, None for any other."""
     if mask.shape[0] != 1 or mask.ndim != 4 or mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
         return None
     allowed = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
@@ -135,3 +137,27 @@ def _prefix_frames(mask: Tensor) -> int | None:
         return None
     frame = torch.arange(tokens) // first
     return tokens // first if torch.equal(allowed, frame[:, None] >= frame[None, :]) else None
+
+
+def fuse_nearest_code(graph: Graph) -> Graph:
+    """argmin of the Euclidean distances between vectors [n, C] and codes [m, C] -> ``tvae.nearest_code``.
+
+    The distances, as many as vectors times codes, are then never all there, and they are computed in float64.
+    """
+    r = Rewriter(graph)
+    for id_, node in r.nodes():
+        distances = r.node(node.args[0]) if _takes_smallest(node) and r.read_once(node.args[0]) else None
+        if distances is not None and _is_euclidean(distances):
+            r.replace(id_, "nearest_code", *r.renamed(distances.args[:2]))
+    return r.done()
+
+
+def _takes_smallest(node: Node) -> bool:
+    """True for an argmin over the codes that drops their dimension."""
+    options = [*node.args[1:], *node.kwargs.values()]
+    return node.kind == "call" and node.op == "argmin" and options[:1] in ([1], [-1]) and not any(options[1:])
+
+
+def _is_euclidean(node: Node) -> bool:
+    euclidean = node.kind == "call" and node.op in _DISTANCES and (len(node.args) < 3 or node.args[2] == 2)
+    return euclidean and not node.kwargs and len(node.meta.shape) == 2
