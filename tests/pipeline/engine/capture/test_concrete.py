@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,13 @@ def test_a_number_that_is_returned_is_the_one_of_this_size() -> None:
     tiled = TiledVAE(Reported().eval(), "cpu", allow_whole=True)
     for height in (16, 21):
         assert tiled.encode(torch.randn(1, 3, height, 12))["rows"] == 2 * height
+
+
+@torch.no_grad()
+def test_a_graph_that_was_refused_is_not_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(UnsupportedOp):
+        TiledVAE(Loop().eval(), "cpu", strip=3).encode(torch.randn(1, 3, 16, 12))
+    assert [*tmp_path.rglob("*.json")] == []
+    TiledVAE(Windows().eval(), "cpu", strip=3).encode(torch.randn(1, 3, 16, 12))
+    assert len([*tmp_path.rglob("*.json")]) == 1
