@@ -290,3 +290,16 @@ def test_what_a_killed_process_left_is_removed(run: Run, shard: Path, spill: Pat
     run("encode", shard, output=tmp_path / "out", spill=str(spill))
     assert mine.exists()
     assert not dead.exists()
+
+
+def test_a_negative_size_fails_its_archive_alone(run: Run, picture: Run, tmp_path: Path) -> None:
+    content = picture("0.png").read_bytes()
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, sizes in (("good.png", {}), ("bad.png", {"size": "-1536"})):
+            header = tarfile.TarInfo(name)
+            header.size, header.pax_headers = len(content), sizes
+            archive.addfile(header, io.BytesIO(content))
+    done, events = run("encode", tmp_path / "a.tar", picture("1.png"), output=tmp_path / "out")
+    assert (done.done, done.failed) == (2, 1)
+    (failure,) = [event for event in events if isinstance(event, ItemFailed)]
+    assert "a.tar: is damaged after 1 files" in failure.error
