@@ -180,19 +180,21 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     folders = {below: output / below for below in {one.below for one in found}}
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
+        problem, place = one.problem, None if job.naming is None else named(job.naming, one.below, name)
+        if place is not None and os.pardir in place.parts:  # the stem of "...png" is ".."
+            problem, place = f"{one.path}: naming leads out of the output folder; give it another name", None
         if one_file:
             folder, name = output.parent, output.name
-        elif job.naming is None or one.problem is not None:
+        elif place is None or problem is not None:
             folder = folders[one.below]
         else:
-            place = named(job.naming, one.below, name)
             folder, name = folders.setdefault(Path(place.parent), output / place.parent), place.name
         below = None
-        if caching and one.problem is None:
+        if caching and problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
             folder, name = record.parent, record.name
         beside = one.beside if job.naming is None else ()
-        end = (one.problem, one.foreign, below, one.below, one.own, one.member, beside)
+        end = (problem, one.foreign, below, one.below, one.own, one.member, beside)
         items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := why_closed(folder)) is not None}
