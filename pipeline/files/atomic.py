@@ -79,7 +79,7 @@ def publish(temporary: Path, target: Path) -> None:
 
 def put_text(target: Path, text: str) -> None:
     """UTF-8; a file is replaced whole. A device or a pipe, such as /dev/stderr, is written to. `OSError`."""
-    if _takes_a_stream(target):
+    if takes_a_stream(target):
         with target.open("a", encoding="utf-8", errors="surrogateescape") as stream:  # /dev/stdout may be a file
             stream.write(text)
         return
@@ -89,11 +89,12 @@ def put_text(target: Path, text: str) -> None:
 
 def check_file(target: Path) -> None:
     """`OSError` where there is a device or a pipe."""
-    if _takes_a_stream(target):
+    if takes_a_stream(target):
         raise OSError(errno.EINVAL, "it is a device or a pipe", str(target))
 
 
-def _takes_a_stream(path: Path) -> bool:
+def takes_a_stream(path: Path) -> bool:
+    """Whether a path is a device or a pipe, which has nothing to lose."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -121,7 +122,7 @@ def check_place(path: Path) -> None:
     """`OutputError` where what has the name of a result is a folder, a device or a pipe."""
     if path.is_dir():
         raise folder_error(path)
-    if _takes_a_stream(path):
+    if takes_a_stream(path):
         raise OutputError(f"cannot write {path}: it is a device or a pipe; move it away, or name another output")
 
 
