@@ -1,8 +1,8 @@
 """Files that are either complete under their final name or absent.
 
 A writer fills a temporary file in the *same* folder (renaming across file systems is a copy), the bytes are
-flushed to the disk, and one rename puts them under the final name. A killed process leaves at most a file
-whose name :func:`is_temporary` recognises, which the next run removes; it never leaves half a result.
+flushed to the disk, and one rename puts them under the final name. A killed process leaves at most a temporary
+file, which the next run removes where a lock names its owner (``leftovers``); it never leaves half a result.
 
 All final files get their names in :func:`publish`.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from tvae.pipeline.errors import OutputError
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file, flush_folder
-from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
+from tvae.pipeline.files.names import owned_name, owner_of
 
 _log = logging.getLogger("tvae")
 
@@ -36,8 +36,9 @@ def temporary_path(target: Path) -> Path:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name was made by :func:`temporary_path` (and so may be removed by us)."""
-    return name.startswith(PREFIX) and name.endswith(SUFFIX)
+    """Whether a file has a name as :func:`temporary_path` gives them. In folders of the user's that is not enough to
+    remove it."""
+    return owner_of(name) is not None
 
 
 @contextmanager

@@ -120,11 +120,9 @@ def _run(
     if fills_shards(job) and elsewhere is not None:
         raise UsageError("shards are written in order by one process: leave --engine out")
     if not job.dry_run:
+        remove_leftovers(folders_of(items) | cached_folders(items, job))
         for folder in folders_of(items):
-            remove_leftovers(folder)
             remove_parts_of_done(folder)
-        for folder in cached_folders(items, job):
-            remove_leftovers(folder)
     done = [(item, last) for item in items if (last := settled(item))] if settled is not None else []
     if done:
         ended = {item.index for item, _ in done}

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.image_check import looks_whole
 from tvae.pipeline.media.opened import Opened
@@ -131,11 +130,7 @@ class Sandbox:
         source = Path(source).absolute()
         if not self.takes(source):
             return copy_here(source, dest_stem, warnings)
-        try:
-            answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES * source.stat().st_size)
-        except InputError:
-            remove_leftovers(dest_stem.parent)  # of the process that has died
-            raise
+        answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES * source.stat().st_size)
         warnings += lines(answer["warnings"])
         return None if answer["streams"] is None else SideStreams.from_json(answer["streams"], dest_stem.parent)
 

@@ -107,8 +107,7 @@ class _ClusterRun(DevicesRun):
             for process in self._alive.values():
                 process.kill()
             # also of workers of an earlier command that was killed: they may have gone after this one had begun
-            for folder in self._left | folders_of(self._items):
-                remove_leftovers(folder)
+            remove_leftovers(self._left | folders_of(self._items))
 
     @property
     def _takers(self) -> list[int]:

@@ -269,8 +269,7 @@ class DevicesRun:
             raise RankError(f"no device is left, {device} was the last ({cause}); complete results stay; run again")
 
     def _fail_all(self, loss: Loss, device: str, cause: str) -> None:
-        for folder in {item.folder for item in loss.begun} | cached_folders(loss.begun, self._context.job):
-            remove_leftovers(folder)
+        remove_leftovers({item.folder for item in loss.begun} | cached_folders(loss.begun, self._context.job))
         for item in loss.begun:
             self._fail(item, f"{device} was lost while it was at work on it ({cause}); run again")
         if loss.fatal is not None:

@@ -235,9 +235,9 @@ class _Worker:
     def _at_home(self, items: Sequence[Item], uploads: Uploads) -> list[Item]:
         """With folders of this process, in which an earlier one may have left something."""
         given = [*map(uploads.here, items)]
-        for folder in {item.folder for item in given} - self._folders:
-            remove_leftovers(folder)
-            self._folders.add(folder)
+        new = {item.folder for item in given} - self._folders
+        remove_leftovers(new)
+        self._folders |= new
         return given
 
     def _ask(self, claim: Claim) -> None:
