@@ -6,6 +6,7 @@ belongs to; temporary files of that process go with it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Set
@@ -18,13 +19,15 @@ from tvae.pipeline.files.names import PREFIX, here, owner_of
 
 __all__ = ["is_left", "remove_leftovers"]
 
+_log = logging.getLogger("tvae")
+
 OLD_SECONDS = 24 * 3600
 """After which a file belongs to nobody, of whom it cannot be said whether they are still at work."""
 
 
 def remove_leftovers(folders: Iterable[Path]) -> None:
     """Remove the locks of killed processes in folders that may not be there, and these processes' temporary files in
-    any of them. What cannot be removed stays."""
+    any of them. What cannot be removed stays; temporary files that no lock names stay, too, which is told."""
     locks, temporary = list[Path](), list[os.DirEntry[str]]()
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
@@ -36,6 +39,15 @@ def remove_leftovers(folders: Iterable[Path]) -> None:
     for lock in locks:
         with suppress(OSError):
             remove_if_free(lock, partial(_remove, temporary))
+    for folder in sorted({os.path.dirname(entry.path) for entry in temporary if _is_nobodys(entry)}):
+        _log.warning("%s has temporary files (.tvae-*.tmp) that no lock of tvae names; remove them by hand", folder)
+
+
+def _is_nobodys(entry: os.DirEntry[str]) -> bool:
+    try:
+        return os.path.lexists(entry.path) and is_left(entry)
+    except OSError:
+        return False
 
 
 def _remove(temporary: Iterable[os.DirEntry[str]], owners: Set[str]) -> bool:

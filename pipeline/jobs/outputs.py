@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +22,9 @@ from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.files.letter_case import SamePlaces, folded
+from tvae.pipeline.files.lock import one_writer
+from tvae.pipeline.files.names import owned_name
+from tvae.pipeline.files.new_folders import gone_if_empty
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job, fills_shards
@@ -30,7 +35,7 @@ from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 from tvae.pipeline.stores import RemoteFile
 
-__all__ = ["LONGEST_NAME", "Claims", "Item", "assign", "names_a_file", "why_closed"]
+__all__ = ["LONGEST_NAME", "Claims", "Item", "assign", "names_a_file", "results_folder", "why_closed", "writing_into"]
 
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
 
@@ -279,6 +284,21 @@ def names_a_file(output: str, to_latents: bool) -> bool:
     if listed(suffix):
         raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
     return False
+
+
+def results_folder(job: Job) -> Path:
+    """The folder that all results of a job lie in or below."""
+    output = job.output or "."
+    is_file = job.operation != "cache" and names_a_file(output, job.operation == "encode")
+    return Path(output).parent if is_file else Path(output)
+
+
+@contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Hold a lock in a folder of results that names this process. If it is killed, the next run knows by that which
+    temporary files are its own: pictures have no locks of their own, for speed. Raises OutputError."""
+    with gone_if_empty(folder), one_writer(folder / owned_name(secrets.token_hex(6)), 0):
+        yield
 
 
 def why_closed(folder: Path) -> str | None:

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import is_temporary
+from tvae.pipeline.files.leftovers import is_left
+from tvae.pipeline.files.own_folder import clear_entries
 from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.image_check import looks_whole
 from tvae.pipeline.media.opened import Opened
@@ -130,7 +133,11 @@ class Sandbox:
         source = Path(source).absolute()
         if not self.takes(source):
             return copy_here(source, dest_stem, warnings)
-        answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES * source.stat().st_size)
+        try:
+            answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES * source.stat().st_size)
+        except InputError:  # the process may have died over it
+            clear_entries(dest_stem.parent, lambda entry: is_temporary(entry.name) and is_left(entry))
+            raise
         warnings += lines(answer["warnings"])
         return None if answer["streams"] is None else SideStreams.from_json(answer["streams"], dest_stem.parent)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -34,6 +37,19 @@ def test_a_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert {path.name for path in out.iterdir()} == {"a.png.safetensors", *theirs}
     assert {(out / name).read_bytes() for name in theirs} == {b"mine", b""}
+
+
+def test_a_picture_that_a_killed_run_was_writing(tmp_path: Path) -> None:
+    for number in range(2):
+        photo(tmp_path / "in" / "deep" / f"{number}.png", number)
+    words = ["encode", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--recursive", "--device", "cpu"]
+    program = "import os, signal; from tvae.cli.__main__ import program; replace = os.replace; "
+    program += "os.replace = lambda old, new: 'out' in str(new) and os.kill(os.getpid(), signal.SIGKILL) or "
+    program += "replace(old, new); program()"
+    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == -signal.SIGKILL
+    assert any(path.suffix == ".tmp" for path in (tmp_path / "out" / "deep").iterdir())
+    assert invoke(words).exit_code == 0
+    assert sorted(path.name for path in tmp_path.glob("out/**/*")) == ["0.png.safetensors", "1.png.safetensors", "deep"]
 
 
 def test_a_lock_that_was_taken_over_still_names_who_was_killed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from safetensors.torch import load_file
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files import staging
-from tvae.pipeline.files.names import owned_name
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Listed
@@ -281,15 +281,14 @@ def test_roundtrip_of_a_clip_keeps_it(run: Run, shard: Path, spill: Path, shown:
 
 
 def test_what_a_killed_process_left_is_removed(run: Run, shard: Path, spill: Path, tmp_path: Path) -> None:
-    mine = spill / owned_name("0" * 12)
-    dead = spill / mine.name.replace(f"{os.getpid()}-", f"{2**22 + 5}-", 1)
-    for folder in (mine, dead):
-        folder.mkdir()
-        (folder / "a.png").write_bytes(b"x")
-    staging._remove_left.cache_clear()
-    run("encode", shard, output=tmp_path / "out", spill=str(spill))
-    assert mine.exists()
-    assert not dead.exists()
+    with staging.scratch_folder(str(spill)) as mine:
+        (mine / "a.png").write_bytes(b"x")
+        dead = spill / mine.name.replace(f"{os.getpid()}-", f"{2**22 + 5}-", 1)
+        shutil.copytree(mine, dead)
+        staging._remove_left.cache_clear()
+        run("encode", shard, output=tmp_path / "out", spill=str(spill))
+        assert mine.exists()
+        assert not dead.exists()
 
 
 def test_a_negative_size_fails_its_archive_alone(run: Run, picture: Run, tmp_path: Path) -> None:
