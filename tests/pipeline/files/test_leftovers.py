@@ -35,6 +35,7 @@ def test_a_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -
     photo(tmp_path / "a.png", 1)
     result = invoke(["encode", str(tmp_path / "a.png"), "-o", str(out), "--device", "cpu"])
     assert result.exit_code == 0, result.output
+    assert result.stderr.count("that no lock of tvae names") == 1
     assert {path.name for path in out.iterdir()} == {"a.png.safetensors", *theirs}
     assert {(out / name).read_bytes() for name in theirs} == {b"mine", b""}
 
