@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.batch.report import Ended
     from tvae.pipeline.batch.results import StepResult
     from tvae.pipeline.batch.shards import Shard
+    from tvae.pipeline.files.own_file import OwnFile
 
 __all__ = ["batch"]
 
@@ -109,7 +110,7 @@ def batch(
         outputs = dict.fromkeys(step.output for step in steps if isinstance(step, Step))
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
         check_shared(steps, wanted)
-        named = {"failed list": failed_list, "log": log}
+        named: dict[OwnFile, str | None] = {"failed list": failed_list, "log": log}
         files = {kind: Path(name) for kind, name in named.items() if name is not None}
         check_named(files, Path(job_file), steps, part, claim)
         if not dry_run:

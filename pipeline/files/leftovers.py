@@ -39,8 +39,8 @@ def remove_leftovers(folders: Iterable[Path]) -> None:
     for lock in locks:
         with suppress(OSError):
             remove_if_free(lock, partial(_remove, temporary))
-    for folder in sorted({os.path.dirname(entry.path) for entry in temporary if _is_nobodys(entry)}):
-        _log.warning("%s has temporary files (.tvae-*.tmp) that no lock of tvae names; remove them by hand", folder)
+    for path in sorted({os.path.dirname(entry.path) for entry in temporary if _is_nobodys(entry)}):
+        _log.warning("%s has temporary files (.tvae-*.tmp) that no lock of tvae names; remove them by hand", path)
 
 
 def _is_nobodys(entry: os.DirEntry[str]) -> bool:

@@ -33,7 +33,7 @@ def test_a_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -
     killed_at(out / "b.png.safetensors", out / "c.png.safetensors")
     assert len(list(out.iterdir())) == len(theirs) + 4
     photo(tmp_path / "a.png", 1)
-    result = invoke(["encode", str(tmp_path / "a.png"), "-o", str(out), "--device", "cpu"])
+    result = invoke(["encode", str(tmp_path / "a.png"), "-o", str(out), "--device", "cpu", "-v"])
     assert result.exit_code == 0, result.output
     assert result.stderr.count("that no lock of tvae names") == 1
     assert {path.name for path in out.iterdir()} == {"a.png.safetensors", *theirs}
