@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.batch.report import Ended
     from tvae.pipeline.batch.results import StepResult
     from tvae.pipeline.batch.shards import Shard
+    from tvae.pipeline.files.own_file import OwnFile
 
 __all__ = ["batch"]
 
@@ -85,7 +86,14 @@ def batch(
 
         from tvae.pipeline.batch.check import VERIFY, check_of
         from tvae.pipeline.batch.job_file import Step, read_job_file
-        from tvae.pipeline.batch.report import check_places, expect, keep_rates, write_failed_list, write_reports
+        from tvae.pipeline.batch.report import (
+            check_named,
+            check_places,
+            expect,
+            keep_rates,
+            write_failed_list,
+            write_reports,
+        )
         from tvae.pipeline.batch.run import Options, check_shared, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
         from tvae.pipeline.jobs import Event, RunStarted
@@ -102,14 +110,18 @@ def batch(
         outputs = dict.fromkeys(step.output for step in steps if isinstance(step, Step))
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
         check_shared(steps, wanted)
+        named: dict[OwnFile, str | None] = {"failed list": failed_list, "log": log}
+        files = {kind: Path(name) for kind, name in named.items() if name is not None}
+        check_named(files, Path(job_file), steps, part, claim)
         if not dry_run:
             check_places(outputs, part, claim=claim)
         results: list[StepResult] = []
 
         def report(ended: Ended) -> None:
-            if not dry_run:
-                write_reports(results, part, claim=claim, ended=ended)
-                keep_rates(results, steps, part)
+            if dry_run:
+                return
+            write_reports(results, part, claim=claim, ended=ended)
+            keep_rates(results, steps, part)
             if failed_list is not None:
                 write_failed_list(Path(failed_list), results)
 
@@ -117,7 +129,7 @@ def batch(
             _reporting_early_ends(report),
             ExitStack() as cluster,
             collecting_later() as collecting,
-            nullcontext() if log is None else LogFile(Path(log)) as file,
+            nullcontext() if log is None or dry_run else LogFile(Path(log)) as file,
             nullcontext() if metrics_port is None else _served(metrics_port) as metrics,
             Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
         ):

@@ -10,6 +10,8 @@ from typing import IO, Self
 from tvae.cli.reporting import one_line, say
 from tvae.pipeline import jobs
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.atomic import takes_a_stream
+from tvae.pipeline.files.own_file import MARKS, check_own
 from tvae.pipeline.jobs.events import ItemVerified
 
 __all__ = ["LogFile"]
@@ -28,8 +30,11 @@ class LogFile:
 
     def __enter__(self) -> Self:
         try:
+            check_own(self._path, "log")
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace")
+            if self._file.tell() == 0 and not takes_a_stream(self._path):
+                self._file.write(f"{MARKS['log']}\n")
         except OSError as error:
             raise UsageError(f"cannot write the log {self._path}: {error.strerror or error}; name another") from error
         return self

@@ -105,7 +105,7 @@ SMALL = 60
 """Lines below which a file with a single importer belongs into that importer."""
 NOT_REBUILT = {
     *("cli", "cli/options", "kernels", "kernels/cuda", "kernels/operations", "kernels/triton", "pipeline/batch"),
-    *("pipeline/bench", "pipeline/comfyui", "pipeline/comparison", "pipeline/engine", "pipeline/files"),
+    *("pipeline/bench", "pipeline/comfyui", "pipeline/comparison", "pipeline/engine"),
     *("pipeline/jobs", "pipeline/latents", "pipeline/media", "pipeline/models", "pipeline/session", "pipeline/stores"),
 }
 """Rooms that still have such files. The list only shrinks."""

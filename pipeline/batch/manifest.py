@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from tvae.pipeline.batch.manifest_lines import (
     State,
-    check_own,
     facts_on_disk,
     line_for,
     lines_in,
@@ -29,9 +28,10 @@ from tvae.pipeline.batch.manifest_lines import (
 from tvae.pipeline.batch.seen import Seen
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutputError, UsageError
-from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.atomic import discard, write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.files.own_file import check_own
 from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.facts import made_of
@@ -88,7 +88,7 @@ class Manifest:
             ) from None
         try:
             self._bring()
-            check_own(self._path)
+            check_own(self._path, "manifest")
             self._read()
             self._tidy()
         except OSError as error:
@@ -118,7 +118,10 @@ class Manifest:
                 raise write_error(self._path, failure) from failure
         finally:
             if self._file is not None:
+                empty = os.fstat(self._file.fileno()).st_size == 0
                 self._file.close()
+                if empty:  # the disk is full; without a line it would not be ours
+                    discard(self._path)
             self._held.close()
 
     def done(self, output: Path, facts: Mapping[str, Any], file: WrittenFile | None = None) -> None:
@@ -147,6 +150,7 @@ class Manifest:
         try:
             while rest:
                 if self._file is None:  # a run that makes nothing leaves none
+                    check_own(self._path, "manifest")
                     self._file = self._path.open("ab", buffering=0)
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
@@ -218,6 +222,8 @@ class Manifest:
     def _tidy(self) -> None:
         if self._again:
             write_anew(self._path)
+            if self._path.stat().st_size == 0:  # without a line it would not be ours
+                discard(self._path)
             self._again = False
 
 

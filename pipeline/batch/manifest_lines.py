@@ -11,8 +11,8 @@ from stat import S_ISDIR
 from typing import Any, BinaryIO
 
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.errors import InputError, OutputError, UsageError
-from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.errors import InputError, OutputError
+from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.checked import open_regular, parse_json
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_file, of_json
 from tvae.pipeline.files.written import WrittenFile
@@ -20,7 +20,6 @@ from tvae.pipeline.latents.index import INDEX_NAME
 
 __all__ = [
     "State",
-    "check_own",
     "facts_on_disk",
     "is_manifest",
     "line_for",
@@ -35,8 +34,6 @@ __all__ = [
 State = tuple[int, int, str | None]
 """Bytes and time of an output, and in a store its version: they tell whether it is still the one that its line is
 of."""
-_BEGIN = b'{"output": '
-"""Of every line."""
 _MOST_LINE = 1 << 20
 
 
@@ -48,24 +45,6 @@ def manifest_name(shard: Shard | None) -> str:
 def is_manifest(name: str) -> bool:
     """Is a file called as the manifest of a folder, or of a part of it?"""
     return name == "manifest.jsonl" or fnmatchcase(name, "manifest-*-of-*.jsonl")
-
-
-def check_own(path: Path, name: str = "") -> None:
-    """UsageError for a file in the place of a manifest without a line of ours, unless it is one that a kill has torn: a
-    file of the user's is never written anew. OutputError where it cannot be read. name: for messages, where it is
-    another."""
-    try:
-        with open_regular(path) as file:
-            first = file.readline(_MOST_LINE)
-            file.seek(0)
-            ours = not first or any(line is not None for _, line in lines_in(file))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise write_error(path, error) from error
-    torn = b"\n" not in first and first[: len(_BEGIN)] == _BEGIN[: len(first)]
-    if not (ours or torn):
-        raise UsageError(f"{name or path} is not a manifest of tvae; move it, or choose another output")
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -83,7 +62,7 @@ def lines_in(file: BinaryIO) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
 
 def line_for(name: str, facts: Mapping[str, Any]) -> bytes:
     """The line of an output: its name below the folder, and what to say of it."""
-    line = {"output": name, **facts}
+    line = {"format": "tvae manifest", "output": name, **facts}
     return json.dumps(line | {CHECKSUM: of_json(line)}, ensure_ascii=True).encode() + b"\n"
 
 

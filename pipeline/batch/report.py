@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,18 +16,23 @@ from typing import Literal
 from tvae.pipeline.batch.check import VERIFY, CheckStep
 from tvae.pipeline.batch.foresight import measured_rate, written_for_read
 from tvae.pipeline.batch.job_file import Step
-from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
+from tvae.pipeline.batch.manifest_lines import manifest_name
 from tvae.pipeline.batch.rates import rate_of, remember
 from tvae.pipeline.batch.records import in_store, records_of, send_record
 from tvae.pipeline.batch.results import StepResult
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.errors import UsageError
+from tvae.pipeline.errors import OutputError, UsageError
 from tvae.pipeline.files.atomic import put_text, write_error
 from tvae.pipeline.files.checked import read_json
+from tvae.pipeline.files.own_file import MARKS, OwnFile, check_own
+from tvae.pipeline.jobs.archives import is_archive
 from tvae.pipeline.jobs.facts import bytes_of
+from tvae.pipeline.latents import IMAGE_SUFFIX, VIDEO_SUFFIX
+from tvae.pipeline.latents.foreign import SUFFIXES
+from tvae.pipeline.media.formats import listed
 from tvae.pipeline.stores import is_url
 
-__all__ = ["Ended", "check_places", "expect", "keep_rates", "write_failed_list", "write_reports"]
+__all__ = ["Ended", "check_named", "check_places", "expect", "keep_rates", "write_failed_list", "write_reports"]
 
 FORMAT = "tvae batch report"
 _READ_AGAIN = 16 << 20
@@ -43,28 +48,61 @@ def check_places(outputs: Iterable[str], shard: Shard | None, *, claim: bool = F
     """UsageError for a file in the place of a manifest or a report that is none, and would be lost. outputs: see
     ``Step.output``."""
     for folder in outputs:
-        manifest, report = manifest_name(shard), _place(folder, shard, claim)
-        if not is_url(folder):
-            check_own(Path(folder) / manifest)
-            _check_report(report, str(report))
-            continue
-        with in_store(folder, manifest) as copy:
-            if copy is not None:
-                check_own(copy, f"{folder}/{manifest}")
-        with in_store(folder, report.name) as copy:
-            if copy is not None:
-                _check_report(copy, f"{folder}/{report.name}")
+        for kind, path in _records(folder, shard, claim).items():
+            if not is_url(folder):
+                _check_own(path, kind)
+                continue
+            with in_store(folder, path.name) as copy:
+                if copy is not None:
+                    check_own(copy, kind, f"{folder}/{path.name}")
 
 
-def _check_report(path: Path, name: str) -> None:
+def check_named(
+    files: Mapping[OwnFile, Path], job_file: Path, steps: Sequence[Step | CheckStep], shard: Shard | None, claim: bool
+) -> None:
+    """Raise UsageError for a log or a failed list whose path is that of another file of the job, may be that of an
+    input or output, or is that of a file which is not ours."""
+    taken = [str(job_file)]
+    for step in steps:
+        taken += step.inputs if isinstance(step, CheckStep) else _files_of(step, job_file.parent)
+        if isinstance(step, Step) and not is_url(step.output):
+            taken += [step.output, *map(str, _records(step.output, shard, claim).values())]
+    for kind, path in files.items():
+        others = [*taken, *(str(other) for other in files.values() if other is not path)]
+        name = os.path.normcase(path.name)
+        if any(os.path.normcase(os.path.basename(other)) == name and _same(path, other) for other in others):
+            raise UsageError(f"the {kind} {path} is another file of the job; name another")
+        media = listed(path.suffix) or is_archive(path.name)
+        if media or path.suffix.lower() in (IMAGE_SUFFIX, VIDEO_SUFFIX, *SUFFIXES):
+            raise UsageError(f"the {kind} {path} is called like an input or an output; name another")
+        _check_own(path, kind)
+
+
+def _check_own(path: Path, kind: OwnFile) -> None:
     try:
-        data = read_json(path)
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError):
-        data = None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise UsageError(f"{name} is not a report of tvae; move it, or choose another output")
+        check_own(path, kind)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the {kind} {path}: {error.strerror or error}; move it, or name another"
+        ) from error
+
+
+def _files_of(step: Step, folder: Path) -> Iterator[str]:
+    """What a step reads, by name: inputs, and lists of them, which are looked up from the job file's folder."""
+    yield from step.job.inputs
+    yield from (one.name for one in step.job.listed)
+    for key in ("list", "jsonl"):
+        names = step.said.get(key, [])
+        for name in [names] if isinstance(names, str) else names:
+            yield str(folder / Path(name).expanduser())
+
+
+def _same(path: Path, other: str) -> bool:
+    return os.path.normcase(os.path.realpath(path)) == os.path.normcase(os.path.realpath(other))
+
+
+def _records(folder: str, shard: Shard | None, claim: bool) -> dict[OwnFile, Path]:
+    return {"manifest": records_of(folder) / manifest_name(shard), "report": _place(folder, shard, claim)}
 
 
 def write_reports(
@@ -79,7 +117,8 @@ def write_reports(
             steps = [{**asdict(one), "bytes_per_second": _rate(one, shard)} for one in results if one.output == folder]
             place = _place(folder, shard, claim)
             report = {"format": FORMAT, "name": place.name, "ended": ended, "steps": steps}
-            _write(place, json.dumps(report, indent=1) + "\n")
+            text = json.dumps(report, indent=1).replace("\n ", "", 1)  # its first line says what it is
+            _write(place, "report", text + "\n")
             send_record(folder, place)
             if claim:
                 _tidy(place.parent)
@@ -118,7 +157,8 @@ def _rate(result: StepResult, shard: Shard | None) -> float | None:
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:
     """The sources that failed, one a line, as ``tvae encode -a`` and a step's ``list`` read them."""
     names = dict.fromkeys(failure["source"] for result in results for failure in result.failures)
-    _write(path, "".join(f"{name if is_url(name) else _in_a_line(str(Path(name).absolute()))}\n" for name in names))
+    lines = (name if is_url(name) else _in_a_line(str(Path(name).absolute())) for name in names)
+    _write(path, "failed list", "".join(f"{line}\n" for line in (MARKS["failed list"], *lines)))
 
 
 def _in_a_line(name: str) -> str:
@@ -152,9 +192,12 @@ def _place(folder: str, shard: Shard | None, claim: bool) -> Path:
     return records_of(folder) / (f"{stem}.json" if shard is None else shard.name(stem, ".json"))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, kind: OwnFile, text: str) -> None:
     try:
+        check_own(path, kind)  # again: it may have come to be there during the run
         path.parent.mkdir(parents=True, exist_ok=True)
         put_text(path, text)
+    except UsageError as error:
+        raise OutputError(str(error)) from error
     except OSError as error:
         raise write_error(path, error) from error

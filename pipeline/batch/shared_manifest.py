@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from tvae.pipeline.batch.manifest import Manifest, alone
-from tvae.pipeline.batch.manifest_lines import check_own, facts_on_disk, line_for, lines_in
+from tvae.pipeline.batch.manifest_lines import facts_on_disk, line_for, lines_in
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutputError, UsageError
-from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.atomic import discard, write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file
 from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.files.own_file import check_own
 from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.passing import may_pass
 
@@ -96,6 +97,8 @@ class SharedManifest(Manifest):
                 while rest:
                     rest = rest[end.write(rest) :]
         except BaseException:
+            if not self._end:  # without a line it would not be ours
+                discard(self._path)
             with suppress(OSError):
                 os.truncate(self._path, self._end)
             raise
@@ -114,7 +117,7 @@ class SharedManifest(Manifest):
         try:
             with self._held_by_this():
                 if self._end == 0:
-                    check_own(self._path)
+                    check_own(self._path, "manifest")
                 self._read()
                 yield
         except OSError as error:

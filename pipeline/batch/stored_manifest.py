@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 from tvae.pipeline.batch.manifest import Manifest
-from tvae.pipeline.batch.manifest_lines import State, check_own
+from tvae.pipeline.batch.manifest_lines import State
 from tvae.pipeline.batch.records import in_store, records_of, send_record
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import of_file
+from tvae.pipeline.files.own_file import check_own
 from tvae.pipeline.files.own_folder import make_own_folder
 from tvae.pipeline.files.staging import scratch_folder
 from tvae.pipeline.jobs.events import Made
@@ -62,7 +63,7 @@ class StoredManifest(Manifest):
         with in_store(self._output, self._path.name) as theirs:
             if theirs is None:
                 return
-            check_own(theirs, f"{self._output}/{self._path.name}")
+            check_own(theirs, "manifest", f"{self._output}/{self._path.name}")
             self._in_store = of_file(theirs)
             if not self._path.exists() or of_file(self._path) != self._in_store:
                 self._add_lines(theirs)

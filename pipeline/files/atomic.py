@@ -1,8 +1,8 @@
 """Files that are either complete under their final name or absent.
 
 A writer fills a temporary file in the *same* folder (renaming across file systems is a copy), the bytes are
-flushed to the disk, and one rename puts them under the final name. A killed process leaves at most a file
-whose name :func:`is_temporary` recognises, which the next run removes; it never leaves half a result.
+flushed to the disk, and one rename puts them under the final name. A killed process leaves at most a temporary
+file, which the next run removes where a lock names its owner (``leftovers``); it never leaves half a result.
 
 All final files get their names in :func:`publish`.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from tvae.pipeline.errors import OutputError
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file, flush_folder
-from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
+from tvae.pipeline.files.names import owned_name, owner_of
 
 _log = logging.getLogger("tvae")
 
@@ -36,8 +36,9 @@ def temporary_path(target: Path) -> Path:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name was made by :func:`temporary_path` (and so may be removed by us)."""
-    return name.startswith(PREFIX) and name.endswith(SUFFIX)
+    """Whether a file has a name as :func:`temporary_path` gives them. In folders of the user's that is not enough to
+    remove it."""
+    return owner_of(name) is not None
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def publish(temporary: Path, target: Path) -> None:
 
 def put_text(target: Path, text: str) -> None:
     """UTF-8; a file is replaced whole. A device or a pipe, such as /dev/stderr, is written to. `OSError`."""
-    if _takes_a_stream(target):
+    if takes_a_stream(target):
         with target.open("a", encoding="utf-8", errors="surrogateescape") as stream:  # /dev/stdout may be a file
             stream.write(text)
         return
@@ -89,11 +90,12 @@ def put_text(target: Path, text: str) -> None:
 
 def check_file(target: Path) -> None:
     """`OSError` where there is a device or a pipe."""
-    if _takes_a_stream(target):
+    if takes_a_stream(target):
         raise OSError(errno.EINVAL, "it is a device or a pipe", str(target))
 
 
-def _takes_a_stream(path: Path) -> bool:
+def takes_a_stream(path: Path) -> bool:
+    """Whether a path is a device or a pipe, which has nothing to lose."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -121,7 +123,7 @@ def check_place(path: Path) -> None:
     """`OutputError` where what has the name of a result is a folder, a device or a pipe."""
     if path.is_dir():
         raise folder_error(path)
-    if _takes_a_stream(path):
+    if takes_a_stream(path):
         raise OutputError(f"cannot write {path}: it is a device or a pipe; move it away, or name another output")
 
 

@@ -5,18 +5,31 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["PREFIX", "SUFFIX", "here", "owned_name"]
+__all__ = ["PREFIX", "here", "owned_name", "owner", "owner_of"]
 
-PREFIX, SUFFIX = ".tvae-", ".tmp"
+PREFIX = ".tvae-"
+_OWNED = re.compile(r"\.tvae-([0-9]+-[0-9a-f]{8})-[0-9a-f]{12}\.tmp")
+
+
+def owner() -> str:
+    """This process, as names and locks say it."""
+    return f"{os.getpid()}-{here()}"
 
 
 def owned_name(random: str) -> str:
     """A file's name that says which process it belongs to."""
-    return f"{PREFIX}{os.getpid()}-{here()}-{random}{SUFFIX}"
+    return f"{PREFIX}{owner()}-{random}.tmp"
+
+
+def owner_of(name: str) -> str | None:
+    """The ``owner`` whose temporary file has this name."""
+    found = _OWNED.fullmatch(name)
+    return None if found is None else found[1]
 
 
 @cache

@@ -16,12 +16,14 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.leftovers import is_left
-from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
+from tvae.pipeline.files.names import owned_name, owner_of
 from tvae.pipeline.files.tar_members import Member
 
 __all__ = ["Sink", "copy_member", "own_copy", "pass_member", "scratch_folder", "staged"]
 
 _PIECE = 1 << 20
+_MARK = ".tvae-scratch"
+"""A file in each scratch folder, by which it is known to be ours."""
 
 
 @contextmanager
@@ -54,6 +56,7 @@ def scratch_folder(parent: str | None = None) -> Iterator[Path]:
     try:
         try:
             folder.mkdir(mode=0o700)
+            (folder / _MARK).touch()
         except OSError as error:
             raise write_error(folder, error) from error
         yield folder
@@ -110,6 +113,6 @@ def _remove_left(where: Path) -> None:
     with suppress(OSError), os.scandir(where) as entries:
         for entry in entries:
             with suppress(OSError):
-                ours = entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX)
-                if ours and entry.is_dir(follow_symlinks=False) and is_left(entry):
+                ours = owner_of(entry.name) is not None and entry.is_dir(follow_symlinks=False)
+                if ours and os.path.isfile(os.path.join(entry.path, _MARK)) and is_left(entry):
                     shutil.rmtree(entry.path, ignore_errors=True)

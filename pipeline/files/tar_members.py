@@ -73,6 +73,8 @@ def tar_members(path: Path) -> Iterator[Member]:
             opened, ends = os.fstat(raw.fileno()), list[tarfile.HeaderError]()
             size, archive = opened.st_size, Archive(path, opened.st_size, opened.st_mtime_ns)
             for info in _headers(raw, ends):
+                if info.size < 0:  # by its extended header; what follows it would lie before it
+                    raise InputError(f"{path}: is damaged after {count} files (a size of {info.size}); fetch it again")
                 if info.isreg() and info.offset_data + info.size > size:
                     raise InputError(f"{path}: is cut off in its file {info.name!r}; fetch it again")
                 if not info.isdir():

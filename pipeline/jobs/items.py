@@ -27,7 +27,7 @@ from tvae.pipeline.latents.foreign import SUFFIXES
 from tvae.pipeline.media import formats
 from tvae.pipeline.stores import RemoteFile, is_url, shown_path
 
-__all__ = ["expand", "fixed_part", "names_in", "read_list"]
+__all__ = ["expand", "fixed_part", "mirrored_path", "names_in", "read_list"]
 
 Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
@@ -161,15 +161,14 @@ def _expand_one(name: str, search: _Search) -> Iterator[Found]:
             raise UsageError(f"no file matches {name}")
         start = fixed_part(path)
         for match in matches:
-            below = Path(match).relative_to(start)
-            yield from _expand_path(Path(match), below, search)
+            yield from _expand_path(Path(match), mirrored_path(Path(match), start), search)
     else:
         raise UsageError(f"{name} does not exist")
 
 
 def _expand_path(path: Path, below: Path | None, search: _Search) -> Iterator[Found]:
     if not path.is_dir() or _is_sought(path, search.sought):
-        lies = below or Path(path.name or path.resolve().name)
+        lies = Path(path.resolve().name) if path.name in ("", os.pardir) else below or Path(path.name)
         archived = is_archive(path.name)
         if archived and search.archives is not None:
             yield from search.archives.members(path, lies)
@@ -244,6 +243,14 @@ def fixed_part(pattern: Path) -> Path:
             break
         fixed /= _ESCAPED.sub(r"\1", folder)
     return fixed
+
+
+def mirrored_path(path: Path, start: Path) -> Path:
+    """Return the part of a path that its output repeats: from ``start`` on, and only what follows the last ``..``,
+    which would lead out of the output folder."""
+    parts = path.relative_to(start).parts
+    ups = [number for number, part in enumerate(parts, 1) if part == os.pardir]
+    return Path(*parts[ups[-1] :]) if ups else Path(*parts)
 
 
 def _same(path: Path, other: Path | None) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +22,9 @@ from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.files.letter_case import SamePlaces, folded
+from tvae.pipeline.files.lock import one_writer
+from tvae.pipeline.files.names import owned_name
+from tvae.pipeline.files.new_folders import gone_if_empty
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job, fills_shards
@@ -30,7 +35,7 @@ from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 from tvae.pipeline.stores import RemoteFile
 
-__all__ = ["LONGEST_NAME", "Claims", "Item", "assign", "names_a_file", "why_closed"]
+__all__ = ["LONGEST_NAME", "Claims", "Item", "assign", "names_a_file", "results_folder", "why_closed", "writing_into"]
 
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
 
@@ -180,19 +185,21 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     folders = {below: output / below for below in {one.below for one in found}}
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
+        problem, place = one.problem, None if job.naming is None else named(job.naming, one.below, name)
+        if place is not None and os.pardir in place.parts:  # the stem of "...png" is ".."
+            problem, place = f"{one.path}: naming leads out of the output folder; give it another name", None
         if one_file:
             folder, name = output.parent, output.name
-        elif job.naming is None or one.problem is not None:
+        elif place is None or problem is not None:
             folder = folders[one.below]
         else:
-            place = named(job.naming, one.below, name)
             folder, name = folders.setdefault(Path(place.parent), output / place.parent), place.name
         below = None
-        if caching and one.problem is None:
+        if caching and problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
             folder, name = record.parent, record.name
         beside = one.beside if job.naming is None else ()
-        end = (one.problem, one.foreign, below, one.below, one.own, one.member, beside)
+        end = (problem, one.foreign, below, one.below, one.own, one.member, beside)
         items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := why_closed(folder)) is not None}
@@ -277,6 +284,21 @@ def names_a_file(output: str, to_latents: bool) -> bool:
     if listed(suffix):
         raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
     return False
+
+
+def results_folder(job: Job) -> Path:
+    """The folder that all results of a job lie in or below."""
+    output = job.output or "."
+    is_file = job.operation != "cache" and names_a_file(output, job.operation == "encode")
+    return Path(output).parent if is_file else Path(output)
+
+
+@contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Hold a lock in a folder of results that names this process. If it is killed, the next run knows by that which
+    temporary files are its own: pictures have no locks of their own, for speed. Raises OutputError."""
+    with gone_if_empty(folder), one_writer(folder / owned_name(secrets.token_hex(6)), 0):
+        yield
 
 
 def why_closed(folder: Path) -> str | None:

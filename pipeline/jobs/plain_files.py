@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tvae.pipeline.files.tar_members import SUFFIX as ARCHIVE
-from tvae.pipeline.jobs.items import fixed_part
+from tvae.pipeline.jobs.items import fixed_part, mirrored_path
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.media.formats import listed
 from tvae.pipeline.stores import is_url
@@ -66,7 +66,7 @@ def named_files(job: Job) -> list[Files] | None:
 def _matching(pattern: str, start: Path) -> Iterator[Files]:
     for folder, matches in groupby(sorted(glob.glob(pattern, recursive=True)), os.path.dirname):
         path = Path(folder)
-        yield Files(path, path.relative_to(start), [os.path.basename(match) for match in matches])
+        yield Files(path, mirrored_path(path, start), [os.path.basename(match) for match in matches])
 
 
 def _differ(files: Sequence[Files]) -> bool:

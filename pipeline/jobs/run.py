@@ -24,7 +24,7 @@ from tvae.pipeline.jobs.events import Event, ItemSkipped, RunDone, RunStarted
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outcome import End, Outcome
-from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.outputs import Item, results_folder, writing_into
 from tvae.pipeline.jobs.remote.run import placed
 from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.scanned import folders_of
@@ -120,11 +120,9 @@ def _run(
     if fills_shards(job) and elsewhere is not None:
         raise UsageError("shards are written in order by one process: leave --engine out")
     if not job.dry_run:
+        remove_leftovers({results_folder(job)} | folders_of(items) | cached_folders(items, job))
         for folder in folders_of(items):
-            remove_leftovers(folder)
             remove_parts_of_done(folder)
-        for folder in cached_folders(items, job):
-            remove_leftovers(folder)
     done = [(item, last) for item in items if (last := settled(item))] if settled is not None else []
     if done:
         ended = {item.index for item, _ in done}
@@ -154,7 +152,8 @@ def _run(
         for item in items:
             tally.end(item, look(item))
     elif elsewhere is not None:
-        elsewhere(items, context, tally.end)
+        with writing_into(results_folder(job)):
+            elsewhere(items, context, tally.end)
     elif rows:
         from tvae.pipeline.jobs.devices.rows import by_rows
 
@@ -168,7 +167,8 @@ def _run(
 
         over_devices(items, context, devices[: len(items)], tally.end)
     else:
-        _work(items, context, vaes, tally.end)
+        with writing_into(results_folder(job)):
+            _work(items, context, vaes, tally.end)
     finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.leftovers import remove_leftovers
+from tvae.pipeline.files.atomic import is_temporary
+from tvae.pipeline.files.leftovers import is_left
+from tvae.pipeline.files.own_folder import clear_entries
 from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.image_check import looks_whole
 from tvae.pipeline.media.opened import Opened
@@ -133,8 +135,8 @@ class Sandbox:
             return copy_here(source, dest_stem, warnings)
         try:
             answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES * source.stat().st_size)
-        except InputError:
-            remove_leftovers(dest_stem.parent)  # of the process that has died
+        except InputError:  # the process may have died over it
+            clear_entries(dest_stem.parent, lambda entry: is_temporary(entry.name) and is_left(entry))
             raise
         warnings += lines(answer["warnings"])
         return None if answer["streams"] is None else SideStreams.from_json(answer["streams"], dest_stem.parent)

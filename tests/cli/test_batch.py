@@ -39,7 +39,8 @@ def test_a_job(tvae: Tvae, job: Path, tmp_path: Path) -> None:
         f"step 1, encode to {tmp_path}/out: 1 done, 1 failed, {result.stdout.splitlines()[-2].rpartition(', ')[2]}",
         f"step 2, decode to {tmp_path}/back: 1 done, {result.stdout.splitlines()[-1].rpartition(', ')[2]}",
     ]
-    assert (tmp_path / "failed.txt").read_text(encoding="utf-8") == f"{tmp_path}/bad.png\n"
+    failed = (tmp_path / "failed.txt").read_text(encoding="utf-8").splitlines()
+    assert (failed[0].startswith("# tvae"), failed[1:]) == (True, [f"{tmp_path}/bad.png"])
     (line,) = (tmp_path / "out" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["output"] == "photo.png.safetensors"
     (step,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["steps"]
@@ -53,7 +54,7 @@ def test_a_job(tvae: Tvae, job: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes((tmp_path / "photo.png").read_bytes())
     result = tvae("batch", job, "-q", "--failed-list", tmp_path / "failed.txt")
     assert result.exit_code == 0
-    assert (tmp_path / "failed.txt").read_text(encoding="utf-8") == ""
+    assert (tmp_path / "failed.txt").read_text(encoding="utf-8").splitlines() == failed[:1]
 
 
 def test_json(tvae: Tvae, job: Path, tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def test_what_events_are_told_as(tmp_path: Path) -> None:
         with LogFile(path) as log:
             for event, _told in EVENTS:
                 log.tell(event)
-    lines = path.read_text().splitlines()
+    mark, *lines = path.read_text().splitlines()
+    assert mark == "# tvae log"
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in lines)
     assert [line[21:] for line in lines] == [told for _, told in EVENTS if told is not None] * 2
 
@@ -49,7 +50,7 @@ def test_names_that_are_not_unicode_and_an_end_by_an_error(tmp_path: Path) -> No
     log = LogFile(path).__enter__()
     log.tell(jobs.ItemFailed(Path("a\udcff\n.png"), 0, "why"))
     log.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    told = [line[21:] for line in path.read_text().splitlines()]
+    told = [line[21:] for line in path.read_text().splitlines()[1:]]
     assert told == ["failed a\\udcff .png: why", "ended by KeyboardInterrupt:"]
 
 

@@ -26,7 +26,7 @@ from tvae.pipeline.jobs.devices.run import DevicesRun
 from tvae.pipeline.jobs.devices.shares import Shares
 from tvae.pipeline.jobs.events import DeviceLost, Retried, RunStarted
 from tvae.pipeline.jobs.outcome import End
-from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.outputs import Item, results_folder
 from tvae.pipeline.jobs.scanned import folders_of
 
 __all__ = ["over_cluster"]
@@ -107,8 +107,7 @@ class _ClusterRun(DevicesRun):
             for process in self._alive.values():
                 process.kill()
             # also of workers of an earlier command that was killed: they may have gone after this one had begun
-            for folder in self._left | folders_of(self._items):
-                remove_leftovers(folder)
+            remove_leftovers({results_folder(self._context.job)} | self._left | folders_of(self._items))
 
     @property
     def _takers(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ def seen_by_all(items: Sequence[Item], uploads: Uploads | None) -> Iterator[tupl
     folder = next((item.folder for item in items if item.problem is None), Path())
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
-    proof = folder.absolute() / owned_name("ray")
+    proof = folder.absolute() / owned_name(secrets.token_hex(6))
     try:
         proof.touch()
     except OSError as error:

@@ -38,7 +38,7 @@ from tvae.pipeline.jobs.devices.shares import Loss, Shares
 from tvae.pipeline.jobs.events import DeviceLost, ItemFailed, ItemStarted, RunStarted
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outcome import End
-from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.outputs import Item, results_folder
 
 __all__ = ["DevicesRun", "over_devices", "processes_of"]
 
@@ -269,8 +269,8 @@ class DevicesRun:
             raise RankError(f"no device is left, {device} was the last ({cause}); complete results stay; run again")
 
     def _fail_all(self, loss: Loss, device: str, cause: str) -> None:
-        for folder in {item.folder for item in loss.begun} | cached_folders(loss.begun, self._context.job):
-            remove_leftovers(folder)
+        folders = {results_folder(self._context.job), *(item.folder for item in loss.begun)}
+        remove_leftovers(folders | cached_folders(loss.begun, self._context.job))
         for item in loss.begun:
             self._fail(item, f"{device} was lost while it was at work on it ({cause}); run again")
         if loss.fatal is not None:

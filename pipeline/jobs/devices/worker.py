@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +48,7 @@ from tvae.pipeline.jobs.devices.passed_log import pass_log
 from tvae.pipeline.jobs.operations import operation_for
 from tvae.pipeline.jobs.outcome import Finished as ItemFinished
 from tvae.pipeline.jobs.outcome import Outcome, failure, is_fault
-from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.outputs import Item, results_folder, writing_into
 from tvae.pipeline.jobs.remote.operation import Uploading
 from tvae.pipeline.jobs.remote.run import placed, with_urls
 from tvae.pipeline.jobs.remote.uploads import Uploads
@@ -93,8 +92,7 @@ class _Worker:
         self._orders, self._answers = orders, answers
         self._sending = threading.Lock()
         self._items, self._claims, self._enough = GivenItems(self._took), GrantedClaims(self._ask), Enough()
-        self._sandbox, self._folders = Sandbox("off"), set[Path]()
-        """Folders: of results that are to be sent."""
+        self._sandbox = Sandbox("off")
         self._uploads: Uploads | None = None
         self._following: Queue[Any] = Queue()
         self._done = False
@@ -172,7 +170,8 @@ class _Worker:
             Sandbox(begin.job.sandbox) as self._sandbox,
             placed(begin.job, lambda event: self._tell(Told(event))) as (job, told_of, self._uploads),
         ):
-            if self._uploads is not None:
+            if self._uploads is not None:  # the folder is this process's, and an earlier one may have left something
+                remove_leftovers(Path(folder) for folder, _, _ in os.walk(results_folder(job)))
                 self._uploads.begin(())
             context = context_for(job, vaes, self._claims, told_of, self._sandbox, uploads=self._uploads)
             operation = operation_for(context)
@@ -192,7 +191,8 @@ class _Worker:
                     self._tell(Worked(context.busy.threads, context.busy.seconds))
 
             batches = Batches(1 if job.bitwise else job.batch, vaes.device.type)
-            run_items(self._items, operation, context, batches, end, self._items.more)
+            with writing_into(results_folder(job)):
+                run_items(self._items, operation, context, batches, end, self._items.more)
         self._tell(Finished(context.busy.threads, context.busy.seconds))
 
     def _took(self, item: Item) -> None:
@@ -218,7 +218,8 @@ class _Worker:
                         for item in order.items:
                             self._sandbox.distrust(item.source)
                     self._enough.given(len(order.items))
-                    self._items.add(order.items if self._uploads is None else self._at_home(order.items, self._uploads))
+                    uploads = self._uploads
+                    self._items.add(order.items if uploads is None else [*map(uploads.here, order.items)])
                 elif isinstance(order, ClaimAnswer):
                     self._claims.answer(order.number, self._granted(order.answer))
                 elif isinstance(order, Ordered):
@@ -231,14 +232,6 @@ class _Worker:
         except Exception as error:  # without this thread nothing else would be heard
             self._tell(Failed(Raised.of(error)))
             os._exit(1)
-
-    def _at_home(self, items: Sequence[Item], uploads: Uploads) -> list[Item]:
-        """With folders of this process, in which an earlier one may have left something."""
-        given = [*map(uploads.here, items)]
-        for folder in {item.folder for item in given} - self._folders:
-            remove_leftovers(folder)
-            self._folders.add(folder)
-        return given
 
     def _ask(self, claim: Claim) -> None:
         self._tell(claim if self._uploads is None else replace(claim, item=self._uploads.away(claim.item)))

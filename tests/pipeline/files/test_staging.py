@@ -52,6 +52,15 @@ def test_the_next_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     assert not left.exists()
 
 
+def test_a_folder_of_such_a_name_that_holds_no_mark_stays(tmp_path: Path) -> None:
+    theirs = tmp_path / ".tvae-1-01234567-0123456789ab.tmp" / "mine.txt"
+    theirs.parent.mkdir()
+    theirs.touch()
+    os.utime(theirs.parent, (1, 1))
+    with scratch_folder(str(tmp_path)):
+        assert theirs.exists()
+
+
 def test_where_none_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"), scratch_folder(str(tmp_path / "file")):

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import tarfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,22 @@ def test_times_that_are_none(tmp_path: Path, said: str) -> None:
         archive.addfile(header)
     (only,) = tar_members(tmp_path / "a.tar")
     assert 0 <= only.mtime_ns < 2**63
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, b"Z"])
+@pytest.mark.parametrize("size", [-1, -512, -1536, -2048, -(10**30)])
+def test_a_negative_size_of_an_extended_header(tmp_path: Path, size: int, kind: bytes) -> None:
+    """Some of them lead back to the member itself, or to the one before it."""
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("good.jpg"))
+        header = tarfile.TarInfo("bad.jpg")
+        header.type, header.pax_headers = kind, {"size": str(size)}
+        archive.addfile(header)
+        archive.addfile(tarfile.TarInfo("behind.jpg"))
+    listed = islice(tar_members(tmp_path / "a.tar"), 100)
+    assert next(listed).name == "good.jpg"
+    with pytest.raises(InputError, match=r"a\.tar: is damaged after 1 files"):
+        list(listed)
 
 
 def test_a_header_that_would_fill_the_memory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from safetensors.torch import load_file
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files import staging
-from tvae.pipeline.files.names import owned_name
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Listed
@@ -281,12 +281,24 @@ def test_roundtrip_of_a_clip_keeps_it(run: Run, shard: Path, spill: Path, shown:
 
 
 def test_what_a_killed_process_left_is_removed(run: Run, shard: Path, spill: Path, tmp_path: Path) -> None:
-    mine = spill / owned_name("0" * 12)
-    dead = spill / mine.name.replace(f"{os.getpid()}-", f"{2**22 + 5}-", 1)
-    for folder in (mine, dead):
-        folder.mkdir()
-        (folder / "a.png").write_bytes(b"x")
-    staging._remove_left.cache_clear()
-    run("encode", shard, output=tmp_path / "out", spill=str(spill))
-    assert mine.exists()
-    assert not dead.exists()
+    with staging.scratch_folder(str(spill)) as mine:
+        (mine / "a.png").write_bytes(b"x")
+        dead = spill / mine.name.replace(f"{os.getpid()}-", f"{2**22 + 5}-", 1)
+        shutil.copytree(mine, dead)
+        staging._remove_left.cache_clear()
+        run("encode", shard, output=tmp_path / "out", spill=str(spill))
+        assert mine.exists()
+        assert not dead.exists()
+
+
+def test_a_negative_size_fails_its_archive_alone(run: Run, picture: Run, tmp_path: Path) -> None:
+    content = picture("0.png").read_bytes()
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, sizes in (("good.png", {}), ("bad.png", {"size": "-1536"})):
+            header = tarfile.TarInfo(name)
+            header.size, header.pax_headers = len(content), sizes
+            archive.addfile(header, io.BytesIO(content))
+    done, events = run("encode", tmp_path / "a.tar", picture("1.png"), output=tmp_path / "out")
+    assert (done.done, done.failed) == (2, 1)
+    (failure,) = [event for event in events if isinstance(event, ItemFailed)]
+    assert "a.tar: is damaged after 1 files" in failure.error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from itertools import permutations
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cache_vaes import saved
+from killed_writer import killed_at
 from PIL import Image
 
 from tvae.pipeline.caches import Buckets, CacheRequest
@@ -108,9 +108,8 @@ def test_a_folder_that_is_called_like_a_cache(images: Path, vae: Any) -> None:
 
 def test_what_a_killed_run_left_beside_records_goes(images: Path, vae: Any) -> None:
     cached(images, "kohya", "sdxl", vae)
-    left = [images / FOLDER / ".kohya-sdxl" / place / ".tvae-1-00000000-000000000000.tmp" for place in ("", "below")]
-    for path in left:
-        path.write_bytes(b"cut")
-        os.utime(path, (0, 0))
+    before = {*images.rglob("*")}
+    killed_at(*(images / FOLDER / ".kohya-sdxl" / place / "a.png.json" for place in ("", "below")))
+    assert {*images.rglob("*")} != before
     cached(images, "kohya", "sdxl", vae)
-    assert not [path for path in left if path.exists()]
+    assert {*images.rglob("*")} == before

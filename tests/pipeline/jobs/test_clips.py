@@ -114,7 +114,7 @@ def test_an_interrupted_run_leaves_nothing_of_those_that_are_open(
     job = Job("encode", (str(sources),), output=str(tmp_path / "out"))
     with pytest.raises(KeyboardInterrupt):
         run_job(job, lambda _: None, model_of(ClipMode.IN_STEPS))
-    assert [*(tmp_path / "out").iterdir()] == []
+    assert not (tmp_path / "out").exists()
     assert working_threads() == []
     monkeypatch.setattr(encode_module, "_encode_clip", compute)
     assert run_job(job, lambda _: None, model_of(ClipMode.IN_STEPS)).done == 3

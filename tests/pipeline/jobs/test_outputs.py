@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
+from program import invoke
 
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs import ItemFailed, ItemStarted, Job
@@ -55,6 +59,38 @@ def test_reconstructions_add_a_suffix_unless_it_is_there() -> None:
 def test_the_tree_is_mirrored() -> None:
     assert outputs("encode", "sub", output="out") == ["out/a.jpg.safetensors"]
     assert "out/sub/a.jpg.safetensors" in outputs("encode", ".", output="out", recursive=True)
+
+
+@pytest.mark.parametrize("pattern", ["s*/../../x.png", "s*/../s*/../../*.png", "*/../../../tree/x.png", "s*/../.."])
+@pytest.mark.parametrize("operation", ["encode", "roundtrip"])
+@pytest.mark.parametrize("way", ["named", "-a", "list"])
+def test_no_pattern_leads_out_of_the_output_folder(
+    way: str, operation: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("x.png", "deep/s1/y.png"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64)).save(tmp_path / "tree" / name)
+    monkeypatch.chdir(tmp_path / "tree" / "deep")
+    Path("names.txt").write_text(f"{pattern}\n")
+    words = [operation, "-o", "out/deep", "--vae", "builtin"]
+    if way == "list":
+        text = invoke([*words, pattern, "--print-config"]).stdout
+        Path("job.toml").write_text(re.sub("^inputs = .*$", 'list = "names.txt"', text, flags=re.MULTILINE))
+        result = invoke(["batch", "job.toml", "-n", "--json"])
+    else:
+        result = invoke([*words, *([pattern] if way == "named" else ["-a", "names.txt"]), "-n", "--json"])
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    (planned,) = [event["output"] for event in events if event["type"] == "item_planned"]
+    assert Path("out/deep").resolve() in Path(planned).resolve().parents
+
+
+@pytest.mark.parametrize("naming", ["{stem}/{name}", "{folder}/{stem}/{stem}/x{name}"])
+def test_no_stem_leads_out_of_the_output_folder(naming: str) -> None:
+    Path("...png").touch()
+    odd, other = items("encode", "...png", "a.jpg", output="out", naming=naming)
+    assert "leads out of the output folder" in (odd.problem or "")
+    assert odd.folder == Path("out")
+    assert other.problem is None
 
 
 def test_one_input_may_name_its_file() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clips import write_clip
+from killed_writer import killed_at
 
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.jobs import Event, Job, Notice, Progress, RunDone, run_job
@@ -106,7 +107,7 @@ def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_what_killed_runs_leave_beside(stand_in: Run, tmp_path: Path) -> None:
-    """A lock, and the parts of a film that has its name; parts of another film stay, to go on from."""
+    """A lock, a temporary file and the parts of a film that has its name; parts of another film stay, to go on from."""
     write_clip(tmp_path / "clip.mkv", 3, sound=False)
     out = tmp_path / "out"
 
@@ -121,6 +122,6 @@ def test_what_killed_runs_leave_beside(stand_in: Run, tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "000000.packets").touch()
         (folder / STATE).touch()
-    (out / ".tvae-0123456789abcdef.lock").touch()
+    killed_at(out / "another.mp4")
     assert work().skipped == 1
     assert sorted(path.name for path in out.iterdir()) == sorted([others.name, film.name])

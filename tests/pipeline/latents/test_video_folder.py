@@ -145,9 +145,9 @@ def test_killed_run_is_incomplete_and_started_afresh(folder: Path, clip_meta: La
     killed = VideoLatentsWriter(folder, clip_meta)
     for index in range(3):
         killed.add(latents(1, 9), [index], [1])
-    (folder / ".tvae-0123456789ab.tmp").write_bytes(b"half a part")
+    (folder / ".tvae-1-01234567-0123456789ab.tmp").write_bytes(b"half a part")
     (folder / "streams.mka").touch()
-    (folder / ".tvae-0123456789ab.tmp").touch()
+    (folder / ".tvae-1-01234567-0123456789ab.tmp").touch()
     assert is_latents(folder)
     assert not latents_done(folder, clip_meta.fingerprint)
     with pytest.raises(InputError, match="was interrupted"):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from job_files import ENCODE, NAME, checksums, photo
+from killed_writer import killed_at
 
 from tvae.pipeline.batch.manifest_lines import read_manifest
 from tvae.pipeline.batch.on_ray import run as cluster_run
@@ -67,14 +68,6 @@ def in_a_process(folder: Path, nodes: Any) -> list[str]:
     return [sys.executable, "-c", SCRIPT, str(folder / "job.toml"), nodes.address, str(WORKER)]
 
 
-def leave_a_file(folder: Path) -> None:
-    """As a process does that is killed while it writes."""
-    script = "import sys, pathlib; from tvae.pipeline.files.names import owned_name; "
-    script += "(pathlib.Path(sys.argv[1]) / owned_name('x')).touch()"
-    subprocess.run([sys.executable, "-c", script, str(folder)], check=True)
-    assert any(name.endswith("-x.tmp") for name in os.listdir(folder))
-
-
 def one_line_each(folder: Path, expected: dict[str, str]) -> None:
     assert checksums(folder) == expected
     lines = (folder / NAME).read_bytes().splitlines()
@@ -86,7 +79,7 @@ def test_a_worker_an_actor_and_a_node(
     on_nodes: Run, two_nodes: Any, expected: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def kill_worker() -> None:
-        leave_a_file(tmp_path / "out")
+        killed_at(tmp_path / "out" / "x.safetensors")
         two_nodes.kill_worker()
 
     plan: dict[int, Callable[[], None]] = {
@@ -135,7 +128,7 @@ def test_the_command_is_killed_and_run_again(
 
     def hear(_event: Event) -> None:
         for folder in late:
-            leave_a_file(folder)  # as a worker of the killed command does that goes later than that
+            killed_at(folder / "x.safetensors")  # as a worker of the killed command does that goes later than that
 
     (result,), _ = on_nodes(ENCODE, hear=hear)
     assert result.skipped > 0

@@ -78,7 +78,7 @@ def test_lists_overrides_and_decode(photos: str, bucket: Bucket, run: Any) -> No
     )
     done = run("batch", "job.toml", "--failed-list", "failed.txt", "--no-progress", code=3)
     assert f"s3://{bucket.name}/in/gone.png does not exist" in done.stderr
-    assert Path("failed.txt").read_text().split() == [f"s3://{bucket.name}/in/gone.png"]
+    assert Path("failed.txt").read_text().splitlines()[1:] == [f"s3://{bucket.name}/in/gone.png"]
     assert sorted(lines()) == [f"{n}.png.safetensors" for n in (0, 1, 3)]
     assert lines()["3.png.safetensors"]["tensors"]["latents"][1:] == [4, 8]
     assert sorted(lines("back")) == ["0.png", "1.png", "3.png"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clips import write_clip
+from killed_writer import killed_at
 from stand_in import StandIn
 from stores import Bucket
 
@@ -122,14 +121,10 @@ def test_a_batch_tries_again(cpus: Run, bucket: Bucket, here: Path) -> None:
 @pytest.mark.slow
 def test_what_killed_processes_left_goes(cpus: Run, bucket: Bucket, here: Path) -> None:
     """In folders that the run's processes take over."""
-    script = "import sys, pathlib; from tvae.pipeline.files.names import owned_name; "
-    script += "[(pathlib.Path(name) / owned_name('x')).touch() for name in sys.argv[1:]]"
     home = hashlib.sha256(bucket.url("two").encode()).hexdigest()[:16]
     folders = [here / ".tvae-uploads" / f"{home}-{n}" / "two" for n in range(3)]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    subprocess.run([sys.executable, "-c", script, *map(str, folders)], check=True)
-    assert [len([*folder.iterdir()]) for folder in folders] == [1, 1, 1]
+    killed_at(*(folder / "0.png.safetensors" for folder in folders))
+    assert [len([*folder.iterdir()]) for folder in folders] == [2, 2, 2]
     cpus(2)
     assert run_job(job(bucket, "two", devices="2"), lambda _event: None).failed == 0
     assert not [path for folder in folders if folder.exists() for path in folder.iterdir()]
