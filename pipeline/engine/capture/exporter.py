@@ -218,7 +218,10 @@ def _not_compiling() -> Iterator[None]:
 
     def answer(original: Callable[[], bool]) -> Callable[[], bool]:
         def is_compiling() -> bool:
-            caller = sys._getframe(2).f_globals.get("__name__", "")  # the first frame is the thread patch
+            frame: FrameType | None = sys._getframe(2)  # the first frame is the thread patch
+            while frame is not None and frame.f_code.co_name in ("is_compiling", "is_exporting"):
+                frame = frame.f_back  # PyTorch's own functions of these names ask for their callers
+            caller = "" if frame is None else str(frame.f_globals.get("__name__", ""))
             return caller.partition(".")[0] == "torch" or bool(original())
 
         return is_compiling

@@ -47,27 +47,28 @@ def state_containers(root: nn.Module, left_out: Mapping[int, Collection[str]]) -
     dictionary's id) is not looked at.
     """
     seen: dict[int, Any] = {}
-
-    def visit(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-        if id(value) in seen or isinstance(value, (str, bytes, int, float, type, type(None), torch.dtype)):
-            return
-        seen[id(value)] = value  # kept alive, so that no id comes twice
-        if isinstance(value, _CONTAINERS):
-            yield path, value
-        if isinstance(value, dict):
-            names = left_out.get(id(value), ())
-            for key, held in dict.items(value):
-                if key in names:
-                    continue
-                yield from visit(held, path if key in REGISTRIES else _join(path, key))
-        elif isinstance(value, (list, tuple, deque)):
-            for n, held in enumerate(value):
-                yield from visit(held, f"{path}[{n}]")
-        elif isinstance(value, nn.Module) or _has_state(value):
-            yield from visit(vars(value), path)
-
     for name, part in root.named_modules():
-        yield from visit(part, name)
+        yield from _containers_in(part, name, left_out, seen)
+
+
+def _containers_in(
+    value: Any, path: str, left_out: Mapping[int, Collection[str]], seen: dict[int, Any]
+) -> Iterator[tuple[str, Any]]:
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, type(None), torch.dtype)):
+        return
+    seen[id(value)] = value  # kept alive, so that no id comes twice
+    if isinstance(value, _CONTAINERS):
+        yield path, value
+    if isinstance(value, dict):
+        names = left_out.get(id(value), ())
+        for key, held in dict.items(value):
+            if key not in names:
+                yield from _containers_in(held, path if key in REGISTRIES else _join(path, key), left_out, seen)
+    elif isinstance(value, (list, tuple, deque)):
+        for n, held in enumerate(value):
+            yield from _containers_in(held, f"{path}[{n}]", left_out, seen)
+    elif isinstance(value, nn.Module) or _has_state(value):
+        yield from _containers_in(vars(value), path, left_out, seen)
 
 
 def changed_caches(before: dict[int, int] | None = None) -> dict[int, int]:

@@ -22,7 +22,7 @@ from tvae.pipeline.session.early_runs import EarlyRuns
 from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.weights import PreparedWeights
 
-KINDS = ["written_in_secret", "class_and_globals", "hooked", "exchanged"]
+KINDS = ["written_in_secret", "hooked", "exchanged"]
 QUICK: list[bool] = []
 """Of each size that came for the first time: was it planned before the model was looked at?"""
 COLLECTS: list[bool] = []
