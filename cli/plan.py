@@ -44,7 +44,6 @@ def plan(
     vram: options.Vram = None,
     spill: options.Spill = None,
     allow_whole: options.AllowWhole = False,
-    bitwise: options.Bitwise = False,
     max_megapixels: options.MaxMegapixels = None,
     sandbox: options.Sandbox = "auto",
     json: options.Json = False,
@@ -78,7 +77,6 @@ def plan(
             "vram": vram,
             "spill": spill,
             "allow_whole": allow_whole,
-            "bitwise": bitwise,
         }
         if devices is not None:
             _plan_shared(vae or named or "builtin", wanted, side, device, devices, of_model, verbose, json, quiet)

@@ -15,7 +15,7 @@ from tvae.kernels.operations import operation_of
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.settings.known_levels import with_known_levels
 from tvae.pipeline.settings.precision import exact_float32
-from tvae.pipeline.settings.shared import cudnn_deterministic, cudnn_search
+from tvae.pipeline.settings.shared import cudnn_search
 from tvae.presets import Preset
 
 __all__ = ["backend_settings", "choose_preset", "kernels_of", "pick_device", "uses_channels_last"]
@@ -57,16 +57,14 @@ def _usable(name: str) -> torch.device:
     raise UsageError(f"device '{name}' cannot be used here: {why}")
 
 
-def choose_preset(name: str, device: torch.device, *, bitwise: bool = False) -> Preset:
-    """The preset of this name; ``auto`` goes by the device's kind and its free memory, or (``bitwise``) by all that it
-    has. Raises UsageError."""
+def choose_preset(name: str, device: torch.device) -> Preset:
+    """Return the preset of this name; ``auto`` goes by the device's kind and its free memory. Raises UsageError."""
     try:
         if name != "auto":
             return with_known_levels(presets.load(name))
         if device.type == "cuda":
-            free, total = torch.cuda.mem_get_info(device)
-            room = total if bitwise else free
-            chosen = presets.choose("cuda", torch.cuda.get_device_capability(device), room)
+            free, _ = torch.cuda.mem_get_info(device)
+            chosen = presets.choose("cuda", torch.cuda.get_device_capability(device), free)
             return _fused(with_known_levels(chosen))
         return with_known_levels(presets.choose(device.type))
     except ValueError as error:
@@ -90,15 +88,11 @@ def uses_channels_last(preset: Preset, dtype: torch.dtype, device: torch.device)
     return preset.memory_layout == "channels_last" and not (device.type == "cuda" and dtype == torch.float32)
 
 
-def kernels_of(preset: Preset, *, bounded: bool, bitwise: bool = False) -> Kernels:
-    """The operations at the preset's levels. Where memory was named (``bounded``), those that may take memory which no
-    plan knows are PyTorch's own. So they are where results are to have the same bits (``bitwise``), and those whose
-    kernels depend on the calls before: of levels ``script`` and ``compile``."""
-    levels = dict(preset.levels)
-    if bitwise:
-        levels = {name: "native" if level in ("script", "compile") else level for name, level in levels.items()}
-    own = {name: "native" for name in OPERATIONS if (bounded or bitwise) and operation_of(name).unplanned}
-    return Kernels({**levels, **own})
+def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
+    """Return the operations at the preset's levels. Where memory was named (``bounded``), those that may take memory
+    which no plan knows are PyTorch's own."""
+    own = {name: "native" for name in OPERATIONS if bounded and operation_of(name).unplanned}
+    return Kernels({**preset.levels, **own})
 
 
 @contextmanager
@@ -108,7 +102,6 @@ def backend_settings(
     *,
     bounded: bool = False,
     steps: bool = False,
-    bitwise: bool = False,
     device: torch.device | None = None,
 ) -> Iterator[None]:
     """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call that computes in ``dtype``.
@@ -116,8 +109,7 @@ def backend_settings(
     steps: the call is one of many alike, the steps of a clip. Where the preset wants cuDNN's search for the fastest
     algorithm, there is none all the same in float32, where it lasts (H200, SDXL at 2048x2048: 139 s until the first
     result, 11 s without, and then as fast), nor where memory was named (``bounded``): it tries algorithms that take
-    gigabytes (measured: up to 3 GiB). bitwise: nor is there one then, as it may find another algorithm every time, and
-    cuDNN takes none that adds in any order. device: where the call computes; None: anywhere. Settings of other devices
+    gigabytes (measured: up to 3 GiB). device: where the call computes; None: anywhere. Settings of other devices
     are left alone, and precision is in the lower types: their products have operands of their own type, and how a GPU
     adds those up (``allow_bf16_reduced_precision_reduction`` and the like) is the caller's choice, as it is in the
     model's own call.
@@ -127,8 +119,7 @@ def backend_settings(
     lower = dtype in (torch.bfloat16, torch.float16)
     with ExitStack() as settings:
         if "cuda" in kinds:
-            settings.enter_context(cudnn_search.borrowed(wanted and lower and not (bounded or bitwise)))
-            settings.enter_context(cudnn_deterministic.borrowed(bitwise))
+            settings.enter_context(cudnn_search.borrowed(wanted and lower and not bounded))
         if dtype == torch.float32:
             for kind in kinds:
                 settings.enter_context(exact_float32.borrowed(kind))

@@ -88,7 +88,6 @@ class TiledVAE(InPlaceOf):
         devices: Sequence[DeviceName] | None = None,
         group: torch.distributed.ProcessGroup | None = None,
         gather: bool = True,
-        bitwise: bool = False,
     ) -> None:
         """Wrap a model. Nothing is captured or computed before the first call.
 
@@ -105,7 +104,6 @@ class TiledVAE(InPlaceOf):
           first of them; the others get copies of the weights. It pays from about 4096x4096 pixels on, frames included.
         - group: processes of ``torch.distributed`` that share each call, all with the same input, one device each.
         - gather: each process of a group gets the whole result, else its own rows of it, in the order of the ranks.
-        - bitwise: the same bits in every budget and on any number of devices of one kind, in more time and memory.
 
         Raises UsageError for a module without both sides or released with tiles, an unknown preset, a wrong value.
         """
@@ -119,7 +117,7 @@ class TiledVAE(InPlaceOf):
         if group is None and not gather:
             raise UsageError("gather=False is for the processes of a group; pass group, too")
         super().__init__(vae)
-        self._preset_name, self._strip, self._rows, self._bitwise = preset, strip, rows, bitwise
+        self._preset_name, self._strip, self._rows = preset, strip, rows
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
         self._allow_whole, self._devices = allow_whole, () if devices is None else devices_of_call(devices)
         self._peers = None if group is None else Peers(group, gather=gather)
@@ -135,7 +133,7 @@ class TiledVAE(InPlaceOf):
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
-        options |= {"allow_whole": self._allow_whole, "devices": self._devices or None, "bitwise": self._bitwise}
+        options |= {"allow_whole": self._allow_whole, "devices": self._devices or None}
         new = partial(made_again, type(self), TiledVAE, **options)
         return new, (self.vae, self._preset_name), self.added(self._own)
 
@@ -279,7 +277,7 @@ class TiledVAE(InPlaceOf):
             )
             preset = self._preset(device)
             strip, fixed, share = self._strip or preset.strip_rows, self._strip is not None, preset.memory_share
-            limits = Limits(strip, fixed, self._vram, share, self._spill, self._rows, bitwise=self._bitwise)
+            limits = Limits(strip, fixed, self._vram, share, self._spill, self._rows)
             more: dict[str, Any] = {"allow_whole": self._allow_whole}
             if len(self._devices) > 1:
                 self._sessions[key] = SeveralDevices(subject, preset, dtype, self._devices, limits, **more)
@@ -299,5 +297,5 @@ class TiledVAE(InPlaceOf):
     def _preset(self, device: torch.device) -> Preset:
         """The preset for a device, chosen once: free memory changes while it is used, and a file takes time to read."""
         if device not in self._presets:
-            self._presets[device] = choose_preset(self._preset_name, device, bitwise=self._bitwise)
+            self._presets[device] = choose_preset(self._preset_name, device)
         return self._presets[device]

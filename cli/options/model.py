@@ -12,7 +12,6 @@ __all__ = [
     "AllowPickle",
     "AllowWhole",
     "Batch",
-    "Bitwise",
     "Config",
     "Device",
     "Devices",
@@ -182,15 +181,6 @@ AllowWhole = Annotated[
     typer.Option(
         "--allow-whole",
         help="Run operations that cannot be cut into strips on the whole picture: exact, but takes more memory.",
-        rich_help_panel=MODEL,
-    ),
-]
-Bitwise = Annotated[
-    bool,
-    typer.Option(
-        "--bitwise",
-        help="The same bits for every --vram and --devices, on devices of one kind and with as many --threads. "
-        "Slower, and the smallest --vram is larger.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -45,7 +45,6 @@ class Options(TypedDict, total=False):
     spill: Name | None
     threads: int | None
     allow_whole: bool
-    bitwise: bool
     wait_for_kernels: bool
     batch: int | None
     max_pixels: int

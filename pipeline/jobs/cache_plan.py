@@ -24,7 +24,7 @@ from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.atomic import check_readable, discard, folder_error, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
-from tvae.pipeline.jobs.describe import bits, identity, tool
+from tvae.pipeline.jobs.describe import identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.scaling_room import room_to_scale
@@ -266,7 +266,6 @@ class CachePlan:
             "posterior": self.posterior,
             "seed": self.job.seed if self.posterior == "sample" else None,
             "computed": str(self.model.dtype).removeprefix("torch."),
-            **bits(self.job),
             **request.recorded_pieces,
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),

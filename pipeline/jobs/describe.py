@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
     from tvae.pipeline.session.model_info import Known
 
-__all__ = ["bits", "describe", "encode_options", "framing", "identity", "kept_posterior", "tool", "without_alpha"]
+__all__ = ["describe", "encode_options", "framing", "identity", "kept_posterior", "tool", "without_alpha"]
 
 
 def describe(origin: SourceRecord, source: Source, job: Job, model: Model) -> LatentsMeta:
@@ -54,12 +54,7 @@ def kept_posterior(job: Job, model: Model) -> PosteriorRecord:
 
 def encode_options(job: Job, kind: Kind) -> dict[str, object]:
     """What else was asked for that changes latents."""
-    return framing(job) | bits(job) | ({"audio": job.audio} if kind == "video" else without_alpha(job))
-
-
-def bits(job: Job) -> dict[str, object]:
-    """Bits that are asked for; nothing where any do, so that results of earlier versions still count."""
-    return {"bitwise": True} if job.bitwise else {}
+    return framing(job) | ({"audio": job.audio} if kind == "video" else without_alpha(job))
 
 
 def without_alpha(job: Job) -> dict[str, object]:

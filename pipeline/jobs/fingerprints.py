@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.describe import bits, encode_options, framing, identity, kept_posterior, without_alpha
+from tvae.pipeline.jobs.describe import encode_options, framing, identity, kept_posterior, without_alpha
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.writing import write_options
 from tvae.pipeline.latents import LatentsReader, PosteriorRecord, SourceRecord
@@ -47,7 +47,7 @@ def of_decoded(reader: LatentsReader, job: Job, model: Model) -> str:
         space=meta.space.name,
         posterior=meta.posterior,
         dtype=str(model.dtype),
-        options={"decoded": meta.fingerprint, "files": files, "written": _written(job, meta.kind)} | bits(job),
+        options={"decoded": meta.fingerprint, "files": files, "written": _written(job, meta.kind)},
     )
 
 
@@ -59,7 +59,7 @@ def of_reconstructed(source: SourceRecord, kind: Kind, job: Job, model: Model) -
         space="raw",
         posterior=PosteriorRecord("mean" if model.info.posterior else "none"),
         dtype=str(model.dtype),
-        options={"reconstructed": framing(job), "written": _written(job, kind)} | bits(job),
+        options={"reconstructed": framing(job), "written": _written(job, kind)},
     )
 
 

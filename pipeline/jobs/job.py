@@ -125,8 +125,6 @@ class Job:
     threads: int | None = None
     """That compute on a CPU, at most; None is PyTorch's own number, one for each core."""
     allow_whole: bool = False
-    bitwise: bool = False
-    """The same bits in every budget and on any number of devices. Each picture then has a call of its own."""
     wait_for_kernels: bool = False
     """Compute nothing before the kernels of a new model are built; else pictures may be, by PyTorch's own
     operations."""
@@ -242,10 +240,6 @@ class Job:
             raise UsageError(f"threads {self.threads} is too few; at least 1 computes")
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"batch {self.batch} is too small; name a number of pictures from 1 up, or auto")
-        if self.bitwise and (self.batch or 1) > 1:
-            raise UsageError(
-                f"--batch {self.batch} and --bitwise cannot be used together: what shares a call changes bits"
-            )
         if self.max_pixels < 1:
             raise UsageError("the limit of an image's pixels must be at least 1")
         if self.vram is not None:

@@ -234,7 +234,7 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
 
     job = context.job
     started = RunStarted(job.operation, len(items))
-    batches = Batches(1 if job.bitwise else job.batch, vaes.device.type)
+    batches = Batches(job.batch, vaes.device.type)
     if job.operation != "decode" or job.vae is not None:
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")

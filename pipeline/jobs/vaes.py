@@ -150,7 +150,7 @@ class Vaes:
         """All that opening depends on."""
         job = self._job
         how = (job.vae_of, job.allow_pickle, job.preset, job.dtype, job.strip, job.vram, job.spill, job.allow_whole)
-        return (name, str(self.device), job.threads, job.bitwise, job.wait_for_kernels, job.sharers, *how)
+        return (name, str(self.device), job.threads, job.wait_for_kernels, job.sharers, *how)
 
     def _opened(self, name: str, kind_of: KindOf | None = None) -> Model:
         from tvae.pipeline.session.model import open_model
@@ -168,7 +168,6 @@ class Vaes:
             spill=job.spill,
             allow_whole=job.allow_whole,
             threads=job.threads,
-            bitwise=job.bitwise,
             sharers=job.sharers,
             wait_for_kernels=job.wait_for_kernels,
             kind=None if kind_of is None else kind_of(name),

@@ -76,8 +76,7 @@ class Limits:
     device, None for ``share`` of what is free. spill: folder for buffers on disk, None for the system's. rows: what a
     clip's strips divide, so that ``strip`` counts latent frames where it is time; None for what serves best. longest:
     what strips may grow to while they take little memory. beside: bytes of tensors that are still to come: a clip and
-    its result, of which single steps are planned. bitwise: results have the same bits in any budget and on any
-    number of devices. wait_for_kernels: no run computes without those that are being built.
+    its result, of which single steps are planned. wait_for_kernels: no run computes without those that are being built.
     """
 
     strip: int
@@ -88,14 +87,13 @@ class Limits:
     rows: Rows | None = None
     longest: int = 0
     beside: int = 0
-    bitwise: bool = False
     wait_for_kernels: bool = True
 
     def of_frames(self) -> Limits:
         """For strips of time, of which a few frames are as much as many rows."""
         if self.fixed:
             return self
-        longest = self.strip if self.vram is None and not self.bitwise else 0
+        longest = self.strip if self.vram is None else 0
         return replace(self, strip=min(self.strip, _LATENT_FRAMES), longest=longest)
 
     def strips(self) -> list[int]:

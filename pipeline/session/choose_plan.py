@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.constants import bytes_from_weights
 from tvae.pipeline.engine.ir.program import Op, Program
-from tvae.pipeline.engine.plan.bitwise import fixed_schedule, smallest_fixed
 from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.known import known_of
@@ -150,8 +149,6 @@ def choose_plan(
     machine = replace(_machine(device), host=host)
 
     def fit(wanted: Sequence[int]) -> Schedule:
-        if program.bitwise:
-            return fixed_schedule(program, wanted[0], budget, machine, places, refused)
         return fitting(
             program, wanted, budget, machine, named, places, height_bands, enough=enough, prior=prior, higher=higher
         )
@@ -187,10 +184,7 @@ def described(found: ChosenPlan, limits: Limits, device: torch.device, side: str
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
     strips = heights(plan.program, limits)
-    if plan.program.bitwise:
-        most_modest = smallest_fixed(plan.program, strips[0], machine, given)
-    else:
-        most_modest = least(plan.program, strips, machine, given, found.height_bands)
+    most_modest = least(plan.program, strips, machine, given, found.height_bands)
     there = _given(plan.program, given) if found.there is None else found.there
     budget = _overhead(plan.program, device, limits, found.to_come, there).enough(most_modest)
     most = bound(plan, found.cost, machine)

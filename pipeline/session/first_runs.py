@@ -29,7 +29,7 @@ _log = logging.getLogger("tvae")
 
 def takes_definitions(plan: ChosenPlan, limits: Limits, device: torch.device) -> bool:
     """Is a run of this plan, now, to take PyTorch's own operations instead of kernels that are not built yet?"""
-    if limits.wait_for_kernels or limits.bitwise or limits.vram is not None or not under_way():
+    if limits.wait_for_kernels or limits.vram is not None or not under_way():
         return False
     program = plan.schedule.program
     if any(len(program.ops[i].shape) != 4 for i in program.inputs):

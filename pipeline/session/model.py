@@ -67,7 +67,6 @@ def open_model(
     spill: str | Path | None = None,
     allow_whole: bool = False,
     threads: int | None = None,
-    bitwise: bool = False,
     sharers: int = 1,
     wait_for_kernels: bool = True,
     kind: Callable[..., Model] | None = None,
@@ -77,11 +76,11 @@ def open_model(
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
     what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number, and no more than
-    ``usable_cores``. vae_of, allow_pickle: see ``locate_vae``. bitwise: see ``TiledVAE``. sharers: processes that share
+    ``usable_cores``. vae_of, allow_pickle: see ``locate_vae``. sharers: processes that share
     what is free of the device. wait_for_kernels: see ``Limits``. kind: what is made of it, None: a ``Model``.
     """
     where = pick_device(device)
-    chosen = choose_preset(preset, where, bitwise=bitwise)
+    chosen = choose_preset(preset, where)
     name = _SHORT.get(dtype or "", dtype or chosen.dtype)
     if name not in DTYPES:
         raise UsageError(f"unknown dtype '{dtype}'; one of {', '.join((*DTYPES, *_SHORT))}")
@@ -93,7 +92,7 @@ def open_model(
         numbers = torch.float32  # the checkpoint overflows in float16 and says so
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
     share = chosen.memory_share / sharers
-    how: Any = {"bitwise": bitwise, "wait_for_kernels": wait_for_kernels}
+    how: Any = {"wait_for_kernels": wait_for_kernels}
     limits = Limits(strip or chosen.strip_rows, strip is not None, budget, share, folder, **how)
     more = allow_whole, threads or min(torch.get_num_threads(), usable_cores())
     return (kind or Model)(source, chosen, numbers, where, limits, *more)
@@ -193,16 +192,15 @@ class Model:
     @property
     def whole_pixels(self) -> int:
         """Pictures up to here go through the model as one tensor; of larger ones, or where memory was named, floats
-        exist for the rows of a strip only. For the same bits all go the same way."""
-        if self.limits.vram is not None or self.limits.bitwise:
+        exist for the rows of a strip only."""
+        if self.limits.vram is not None:
             return 0
         return _RECORDED_PIXELS if self.preset.cuda_graphs else _WHOLE_PIXELS
 
     @property
     def goes_by_frames(self) -> bool:
-        """Can ``run_frames`` take clips of this model? Ranks share rows, and so all strips are of rows for the same
-        bits."""
-        return goes_by_frames(self.source.class_name) and not self.limits.bitwise
+        """Can ``run_frames`` take clips of this model?"""
+        return goes_by_frames(self.source.class_name)
 
     def run_frames(self, side: Side, clip: RowSource, sink: RowSink) -> None:
         """A clip that comes and goes by frames, in memory that does not grow with it.

@@ -29,7 +29,6 @@ from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
-from tvae.pipeline.session.any_order import check_order
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, bytes_there, choose_plan, described
 from tvae.pipeline.session.first_runs import takes_definitions
@@ -56,7 +55,7 @@ class Compiled:
     only when no graph serves. key: identity of the model, for the graphs on disk; None keeps graphs in memory only.
     step: a chunk of a clip with its caches in the place of the whole call. frames: where those of a clip are, None for
     a side whose strips divide the height only. fits: of graphs from disk, those that can be this model's. kernels: None
-    for the definitions. channels_last: memory layout of maps. peers: ranks that compute together. bitwise: see Limits.
+    for the definitions. channels_last: memory layout of maps. peers: ranks that compute together.
     """
 
     def __init__(
@@ -74,13 +73,12 @@ class Compiled:
         channels_last: bool = False,
         written: Written | None = None,
         peers: Peers | None = None,
-        bitwise: bool = False,
     ) -> None:
         self._side: Side = side
         how: Any = {"steps": step is not None, "channels_last": channels_last}
         self._shared = None if peers is None else SharedPlans(peers, side, **how)
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
-        self._kernels, self._channels_last, self._bitwise = kernels or Kernels(), channels_last, bitwise
+        self._kernels, self._channels_last = kernels or Kernels(), channels_last
         self.captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
         self._planning = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
@@ -204,13 +202,11 @@ class Compiled:
                     with self._planning:
                         way = self._divided(rows, inputs, limits, call, sinks, weights)
                 except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
-                    if self._bitwise and isinstance(error, PlanError):
-                        raise  # what strips divide must not be a matter of memory
                     refused.append(error)
                     continue
                 if way[1].divides or rows == "height":
                     found.append(way)
-                    if way[1].at_ease or self._bitwise:
+                    if way[1].at_ease:
                         break
             if not found:
                 raise min(refused, key=lambda error: getattr(error, "enough", None) or math.inf)
@@ -260,7 +256,7 @@ class Compiled:
             del self._plans[wanted]
         cut = (id(captured.graph), rows, device, call.last, limits.strip, limits.longest, limits.fixed, *places)
         # a budget that is named may want every way there is
-        prior = self._priors.setdefault(cut, Prior()) if limits.vram is None and not self._bitwise else None
+        prior = self._priors.setdefault(cut, Prior()) if limits.vram is None else None
         how: Any = {"to_come": None if weights is None else 0, "there": there, "prior": prior}
         found: ChosenPlan = recall(
             self._plans, wanted, lambda: choose_plan(program, limits, device, places, height_bands, **how)
@@ -277,8 +273,6 @@ class Compiled:
         def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
             like = self._latest.get((id(graph), device)) if graph is captured.graph else None
             whole, last = self._allow_whole, self._channels_last
-            if self._bitwise:
-                check_order(graph, device.type)
             found = lower(graph, at, device, self._kernels, allow_whole=whole, channels_last=last, like=like)
             if graph is captured.graph:
                 self._latest[id(graph), device] = found
@@ -291,8 +285,7 @@ class Compiled:
     def _of_step(self, program: Program, call: Call) -> Program:
         """A step's caches are no longer wanted when it is done; those that it would leave are not if it is the last."""
         outputs = program.outputs[:1] if call.last else program.outputs
-        found = replace(program, bitwise=True) if self._bitwise else program
-        return replace(found, outputs=outputs, handed_over=frozenset(program.inputs[1:])) if self._step else found
+        return replace(program, outputs=outputs, handed_over=frozenset(program.inputs[1:])) if self._step else program
 
 
 def _names(captured: Captured, program: Program) -> list[str]:

@@ -80,9 +80,9 @@ class Session:
         self._fresh = borrowed and not self._watched
         kind, to = None if subject.own_types else dtype, None if subject.shared is None else device
         self._weights = PreparedWeights(subject.weights, kind, self._last, subject.there, to)
-        how: Any = {"bounded": limits.vram is not None, "bitwise": limits.bitwise}
+        how: Any = {"bounded": limits.vram is not None}
         self._settings = partial(backend_settings, preset, dtype, device=device, **how)
-        of_sides: Any = {"channels_last": self._last, "peers": peers, "bitwise": limits.bitwise}
+        of_sides: Any = {"channels_last": self._last, "peers": peers}
         self._sides = Sides(subject, kernels_of(preset, **how), allow_whole=allow_whole, **of_sides)
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs, self._within_clip = KeptRuns(device), False

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph
@@ -95,11 +94,10 @@ class SharedPlans:
             ("version of PyTorch", versions()["torch"]),
             ("call", (self._side, call)),
             ("input size", shapes),
-            ("setting (strip, vram, rows or bitwise)", replace(limits, spill=None)),
+            ("setting (strip, vram or rows)", replace(limits, spill=None)),
             ("VAE", text),
             ("layout in memory (preset)", self._channels_last),
             ("wish for results (gather)", self._peers.gather),
-            ("number of threads (OMP_NUM_THREADS)", torch.get_num_threads() if limits.bitwise and on_cpu else 0),
         ])  # fmt: skip
 
     def _check_weights(self, program: Program, graph: Graph, weights: PreparedWeights) -> None:

@@ -35,10 +35,9 @@ class Sides:
         allow_whole: bool,
         channels_last: bool,
         peers: Peers | None,
-        bitwise: bool = False,
     ) -> None:
         self._subject, self._kernels, self._allow_whole = subject, kernels, allow_whole
-        self._channels_last, self._peers, self._bitwise = channels_last, peers, bitwise
+        self._channels_last, self._peers = channels_last, peers
         self._made: dict[Task, Compiled] = {}
 
     def __getitem__(self, task: Task) -> Compiled:
@@ -59,7 +58,6 @@ class Sides:
                 channels_last=self._channels_last,
                 written=subject.written,
                 peers=self._peers,
-                bitwise=self._bitwise,
             )
             self._made[task].captures.numbers = subject.numbers
             if subject.shared is not None:

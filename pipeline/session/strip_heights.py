@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.plan.bitwise import height_in_latent_rows
 from tvae.pipeline.engine.plan.raised import highest_of_all
 from tvae.pipeline.memory.limits import Limits
 
@@ -27,16 +26,11 @@ def too_high(program: Program, limits: Limits) -> list[int]:
 
 def unit_of_bands(program: Program, limits: Limits) -> int:
     """Rows of the input that bands of ranks are multiples of."""
-    return heights(program, limits)[0] if program.bitwise else _of_latent(program, 1)
+    return _of_latent(program, 1)
 
 
 def _all(program: Program, limits: Limits) -> list[int]:
-    """Of results that are to have the same bits there is one."""
-    if program.bitwise and not limits.fixed:
-        latent_rows = [height_in_latent_rows(program.rows // _of_latent(program, 1), limits.strip)]
-    else:
-        latent_rows = limits.strips()
-    return list(dict.fromkeys(_of_latent(program, rows) for rows in latent_rows))
+    return list(dict.fromkeys(_of_latent(program, rows) for rows in limits.strips()))
 
 
 def _of_latent(program: Program, rows: int) -> int:

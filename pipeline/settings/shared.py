@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-__all__ = ["Shared", "Value", "cudnn_deterministic", "cudnn_search"]
+__all__ = ["Shared", "Value", "cudnn_search"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -102,10 +102,3 @@ cudnn_search: Value[bool, bool] = Value(
     torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark, lambda _before, wanted: all(wanted)
 )
 """cuDNN's search for the fastest algorithm. It takes memory and time: only where all calls under way want it."""
-
-cudnn_deterministic: Value[bool, bool] = Value(
-    torch._C._get_cudnn_deterministic,
-    torch._C._set_cudnn_deterministic,
-    lambda before, wanted: before or any(wanted),
-)
-"""Only algorithms of cuDNN's that give the same bits every time: where any call under way wants it."""

@@ -32,7 +32,6 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "free": {},
     "named": {"vram": "4GiB"},
     "one at a time": {"batch": 1},
-    "same bits": {"bitwise": True},
     "strips": {"strip": 8},
     "no graphs": {"preset": "cpu"},
     "large": {},

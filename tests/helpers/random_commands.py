@@ -36,7 +36,7 @@ _COMMON: dict[str, Option] = {
     "--preset": (0.06, ("auto", "cpu"), ("none",)),
     "--sandbox": (0.08, ("auto", "on", "off"), ("maybe",)),
 }
-_PARTS: dict[str, Option] = {"--bitwise": (0.06, (), ()), "--split": (0.04, ("auto", "items", "rows"), ("x",))}
+_PARTS: dict[str, Option] = {"--split": (0.04, ("auto", "items", "rows"), ("x",))}
 _READ: dict[str, Option] = {
     "--size": (0.15, ("32x32", "48x24", "8x8"), ("0x8", "9999999x8", "64", "axb")),
     "--fit": (0.1, ("contain", "cover", "stretch"), ("x",)),
@@ -88,8 +88,7 @@ _OPTIONS: dict[str, dict[str, Option]] = {
         "--max-megapixels": _READ["--max-megapixels"],
     },
     "verify": {"--json": (0.3, (), ())},
-    "plan": {name: _COMMON[name] for name in ("--json", "--dtype", "--device", "--strip", "--vram", "--devices")}
-    | {"--bitwise": _PARTS["--bitwise"]},
+    "plan": {name: _COMMON[name] for name in ("--json", "--dtype", "--device", "--strip", "--vram", "--devices")},
 }
 _OFTEN = {"encode": 5, "decode": 5, "roundtrip": 3, "cache": 5, "convert": 2, "inspect": 1, "verify": 1, "plan": 1}
 _MEDIA = ("a.png", "odd.jpg", "gray.png", "alpha.png", "moving.gif", "turned.jpg", "x.webp", "16.png", "dot.bmp")

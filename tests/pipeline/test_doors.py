@@ -144,7 +144,6 @@ def test_options_are_the_fields_of_a_job() -> None:
         ({"size": 512}, "encode(size=512): tuple[int, int] or None is wanted"),
         ({"size": (1, 2, 3)}, "encode(size=(1, 2, 3)): tuple[int, int] or None is wanted"),
         ({"vae": 5}, "encode(vae=5): a text or None is wanted"),
-        ({"bitwise": 1}, "encode(bitwise=1): True or False is wanted"),
         ({"seed": None}, "encode(seed=None): a whole number is wanted"),
         ({"fit": 3}, "encode(fit=3): 'contain' or "),
         ({"fit": "shrink"}, "fit 'shrink' is not one of"),

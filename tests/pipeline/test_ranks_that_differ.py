@@ -64,7 +64,7 @@ def a_clip(rank: int) -> str:
 def settings(rank: int) -> dict[str, str]:
     """Another wish for results; another preset, with another layout of maps in memory."""
     found = {"gather": told(TiledVAE(SharingVAE(), group=dist.group.WORLD, gather=not rank))}
-    for name, value in {"strip": 2 + rank, "bitwise": rank == 1, "vram": (4 + rank) << 30}.items():
+    for name, value in {"strip": 2 + rank, "vram": (4 + rank) << 30}.items():
         found[name] = told(TiledVAE(SharingVAE(), group=dist.group.WORLD, **{name: value}))  # type: ignore[arg-type]
     if rank:
         session.uses_channels_last = lambda *_: False
@@ -95,7 +95,7 @@ def test_what_differs_is_refused() -> None:
     want = dict.fromkeys([*WAYS, *(f"{way} again" for way in WAYS), "clip"], weights)
     want["gather"] = ANOTHER.format("wish for results (gather)")
     want["layout"] = ANOTHER.format("layout in memory (preset)")
-    want |= dict.fromkeys(["strip", "bitwise", "vram"], ANOTHER.format("setting (strip, vram, rows or bitwise)"))
+    want |= dict.fromkeys(["strip", "vram"], ANOTHER.format("setting (strip, vram or rows)"))
     messages = ["the process group is not there any more; pass one that was not destroyed"]
     messages += ["this process is no member of the group; only members make the call"]
     for found, message in zip(in_ranks(2, differences), messages, strict=True):

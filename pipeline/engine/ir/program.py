@@ -212,8 +212,6 @@ class Program:
     """Inputs that the caller does not want back, such as the caches of a step: each is freed after its last use."""
     ranks: Ranks | None = None
     """Of a program that several devices run together: the rows that each of them owns. None where one runs it."""
-    bitwise: bool = False
-    """Is its result to have the same bits on any number of devices and in any budget? See ``plan.bitwise``."""
     found: dict[type, Any] = field(default_factory=dict, init=False, repr=False)
     """What planning has found out about it, by the type of what was found."""
 

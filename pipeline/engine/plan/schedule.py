@@ -225,8 +225,7 @@ def movable(plan: Schedule) -> list[int]:
     """Buffers that may live anywhere, because every reader needs only some rows at a time."""
     program = plan.program
     made = {i for segment in plan.segments for i in segment.sinks if not program.ops[i].reduction}
-    chunkable = () if program.bitwise else program.chunkable  # chunks of keys and values give other bits
-    return sorted((made & by_rows(program, chunkable)) - {*program.inputs, *program.outputs})
+    return sorted((made & by_rows(program, program.chunkable)) - {*program.inputs, *program.outputs})
 
 
 def by_rows(program: Program, chunkable: Collection[int] = ()) -> set[int]:

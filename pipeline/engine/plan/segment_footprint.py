@@ -83,7 +83,6 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
     if segment.bands:
         return bands_cost(schedule, segment, _strips(schedule, segment, known))
     program, ops, total = schedule.program, schedule.program.ops, schedule.program.rows
-    kept_whole = segment.reads if program.bitwise else frozenset()
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
     picture, early = program.inputs[0], segment.goes_early(program) - away.keys()
     deferred = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
@@ -109,17 +108,17 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
         copied += times * strip.copied
         # strips of the picture are copied into the layout of the buffers
         laid_out = row_bytes[picture] * count(wanted[picture]) if picture in wanted and picture not in away else 0.0
-        taken = elsewhere if not program.bitwise or single else {i for i in segment.reads if i in wanted}
-        alive: dict[int, float] = {i: row_bytes[i] * count(share.present[i]) for i in taken if ops[i].axis is not None}
+        alive: dict[int, float] = {
+            i: row_bytes[i] * count(share.present[i]) for i in elsewhere if ops[i].axis is not None
+        }
         size = sum(alive.values())
         for step in strip.steps:
             op, id_, exact = step.op, step.op.id, step.exact
             made, joined, extra = step.made, step.joined, step.workspace
             stored = joined is None and way_of(op, share, sinks, away) is StripWay.STORED
-            in_place = exact and not program.bitwise
-            into_buffer = stored and made_in_buffer(op, away, deferred, exact=in_place, single=single)
+            into_buffer = stored and made_in_buffer(op, away, deferred, exact=exact, single=single)
             made = 0.0 if into_buffer else made
-            over = written_over(op, alive, sinks | kept_whole, away, keeps) if made and exact and op.produce else None
+            over = written_over(op, alive, sinks, away, keeps) if made and exact and op.produce else None
             if over is not None:
                 made = alive.pop(over)  # the result is written over it
                 size -= made

@@ -17,7 +17,6 @@ from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.band_storage import elsewhere
 from tvae.pipeline.engine.run.rank_rows import Shifted
 from tvae.pipeline.engine.run.run_bands import heights
-from tvae.pipeline.engine.run.same_bits import laid_out_alike
 from tvae.pipeline.engine.run.storage import Boundary
 
 __all__ = ["Buffers"]
@@ -39,7 +38,7 @@ class Buffers:
     ) -> None:
         self.store, self.away, self.device, self.rooms = store, away, device, schedule.rooms
         self._ops, self._places = schedule.program.ops, schedule.places
-        self._channels_last, self._spill, self._bitwise = channels_last, spill, schedule.program.bitwise
+        self._channels_last, self._spill = channels_last, spill
         self._heights = heights(schedule)
         self.results = results
 
@@ -72,13 +71,7 @@ class Buffers:
         """A value, or rows [lo, hi) of one that has an axis. See ``Read``."""
         value, op = self.store[id_], self._ops[id_]
         rows = value if lo is None or hi is None or op.axis is None else self.rows(id_, lo, hi)
-        if self._bitwise and op.axis is not None:
-            return self.alike(rows)
         return self.laid_out(id_, rows) if op.kind == "input" else rows
-
-    def alike(self, rows: Tensor) -> Tensor:
-        """Rows of a buffer as they are wherever it is, for the same bits."""
-        return laid_out_alike(rows, channels_last=self._channels_last)
 
     def rows(self, id_: int, lo: int, hi: int) -> Tensor:
         """Rows [lo, hi) of a buffer, which may begin with another row than the first."""

@@ -26,7 +26,6 @@ from tvae.pipeline.engine.run.rank_rows import RankRows
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import reads_by_bands
 from tvae.pipeline.engine.run.run_strip import StripRun
-from tvae.pipeline.engine.run.same_bits import StripStatistics
 from tvae.pipeline.engine.run.storage import Boundary, Callers, OwnRows, RowSink, RowSource
 
 __all__ = ["execute"]
@@ -131,7 +130,6 @@ class _Run:
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
         self.segment, self.before_strip, self.together = segment, before_strip, together
         self.buffers, self.store, self.away = buffers, buffers.store, buffers.away
-        self.apart = StripStatistics(self.ops, kept=together is not None) if schedule.program.bitwise else None
         self.shares: dict[Any, list[tuple[Share, list[StripOp]]]] = schedule.shares
         self.strip = StripRun(schedule, segment, buffers)
         # a strip that has joined kept rows can be computed again only if everything that the segment reads is still
@@ -200,12 +198,11 @@ class _Run:
                 try:
                     self.before_strip()
                     todo = self._strip_ops(share) if known is None else known[n][1]
-                    before = folded if self.apart is None else self.apart.before(folded)
-                    done, kept = self.strip.run(strips[0], share, todo, before, ring)
+                    done, kept = self.strip.run(strips[0], share, todo, folded, ring)
                     self.strip.deferred.divide([later.wanted for later in found[n + 1 :]])
                 except torch.OutOfMemoryError:
                     lo, hi = strips[0]
-                    if hi - lo < 2 or self.strip.overwritten or self.apart is not None:
+                    if hi - lo < 2 or self.strip.overwritten:
                         raise  # it cannot be made smaller, or must not, or what it read is gone
                     if self.strip.kept.joined:
                         if not self.repeatable:
@@ -214,10 +211,7 @@ class _Run:
                     full = True
                     break
                 self.strip.deferred.write(self.store, self.buffers.rooms)
-                if self.apart is None:
-                    folded.update(done)
-                else:
-                    self.apart.add(folded, done)
+                folded.update(done)
                 self.strip.kept.rows = kept
                 strips.popleft()
         finally:  # rows that come for strips that do not are written until then

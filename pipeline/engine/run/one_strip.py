@@ -51,7 +51,7 @@ class OneStrip:
     def fits(schedule: Schedule, segment: Segment) -> bool:
         """Is the segment one strip of all rows, for which no rows come from elsewhere or from strips before?"""
         program = schedule.program
-        return segment.single and not segment.slides and not program.bitwise and program.ranks is None
+        return segment.single and not segment.slides and program.ranks is None
 
     def run(self, buffers: Buffers, before_strip: Callable[[], None]) -> bool:
         """Make what the segment stores. False where memory is too small for one strip: what the segment reads, and the

@@ -14,7 +14,6 @@ from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment
 from tvae.pipeline.engine.plan.shard import held_rows, own_rows, travels
-from tvae.pipeline.engine.plan.strips import divided
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.storage import Boundary, OwnRows, Pending
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, arrived, as_message, room_for, swap, swap_rows, widened
@@ -88,8 +87,7 @@ class RankRows:
     def end_segment(self, sinks: Collection[int], folded: Mapping[int, Any]) -> dict[int, Any]:
         """All strips of a segment are done: what other ranks read of its buffers goes to them. Returns the statistics
         over all rows, from this rank's."""
-        join = self._joined if self._program.bitwise else self._merged
-        merged = {i: join(self._ops[i], folded.get(i)) for i in sorted(sinks) if self._ops[i].reduction}
+        merged = {i: self._merged(self._ops[i], folded.get(i)) for i in sorted(sinks) if self._ops[i].reduction}
         tiled = sorted(i for i in sinks if i in self._held)
         self._complete([i for i in tiled if i not in self._away])
         for id_ in tiled:
@@ -127,24 +125,6 @@ class RankRows:
         merged: Any = None
         for part in parts:
             merged = reduction.join(merged, part)
-        return merged
-
-    def _joined(self, op: Op, parts: Sequence[Tensor] | None) -> Any:
-        """The same of parts that are each of one strip: joined in the order of the strips of all ranks."""
-        reduction, program = op.reduction, self._program
-        assert reduction is not None
-        assert reduction.join is not None, "what cannot be joined is refused before"
-        assert program.ranks is not None
-        rows = self._axis(reduction.source).rows
-        strips = [divided(*band, self._schedule.strip_rows) for band in program.ranks.bands]
-        there = [sum(lo < hi for lo, hi in (owned(rows, strip, program.rows) for strip in its)) for its in strips]
-        mine = torch.zeros((max(there), *op.shape), dtype=torch.float64, device=self._device)
-        for n, part in enumerate(parts or ()):
-            mine[n] = part
-        merged: Any = None
-        for every, count in zip(self._exchange.gather(mine), there, strict=True):
-            for part in every[:count]:
-                merged = reduction.join(merged, part)
         return merged
 
     def _complete(self, ids: Iterable[int]) -> None:

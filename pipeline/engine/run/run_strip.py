@@ -70,7 +70,7 @@ class StripRun:
         self.buffers, self.store, self.away = buffers, buffers.store, buffers.away
         facts = _facts(schedule, segment)
         self.sinks, self.early, self.statistics = facts.sinks, facts.early, facts.statistics
-        self.single, self.overwritten, self.bitwise = segment.single, False, schedule.program.bitwise
+        self.single, self.overwritten = segment.single, False
         # the values of a single strip became the buffers and may share memory: they are not overwritten
         self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
         self.deferred = DeferredWrites({i: self.reuse[i] for i in segment.deferred & self.reuse.keys()}, self.ops)
@@ -106,7 +106,7 @@ class StripRun:
         def over(of: StripOp) -> Any:
             """The rows of an input that the op may write over."""
             id_ = of.over
-            if id_ is None or id_ not in values or id_ in self.kept.rows or (self.bitwise and id_ in segment.reads):
+            if id_ is None or id_ not in values or id_ in self.kept.rows:
                 return None
             return read(id_, *of.rows)
 
@@ -119,8 +119,6 @@ class StripRun:
                 kept[id_] = rows, copy_of(crop(value, axis, *(r - present[id_][0] for r in rows)))
 
         fetched = ring.take()
-        if self.bitwise:
-            fetched = self._alike(share, fetched)
         for id_ in tuple(fetched):
             enter(id_, self.kept.join(id_, share, fetched.pop(id_)))
         for id_ in self.slid & segment.reads & share.wanted.keys() - values.keys():
@@ -164,14 +162,6 @@ class StripRun:
                     self.overwritten |= self.store.pop(i, None) is not None
         return folded, kept
 
-    def _alike(self, share: Share, fetched: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """All rows that a strip reads of buffers, wherever those are, laid out alike; without what is read whole."""
-        ops, segment = self.ops, self.segment
-        whole = {i for b in segment.body for i in ops[b].whole_reads}
-        here = {i for i in segment.reads & share.wanted.keys() if ops[i].axis is not None} - fetched.keys() - whole
-        found = {i: self.buffers.alike(rows) for i, rows in fetched.items()}
-        return found | {i: self.buffers.read(i, *share.wanted[i]) for i in sorted(here)}
-
     def _ranges(self, chunked: Chunked) -> list[Rows]:
         """Rows of what an op reads in chunks, as many at a time as the strips own."""
         axis, strips = self.ops[chunked.sources[0]].axis, all_strips(self.segment.strips, self.total)
@@ -193,8 +183,7 @@ class StripRun:
         assert op.axis is not None
         (lo, hi), single = rows, self.single
         exact = rows == owned(op.axis.rows, strip, self.total)
-        in_place = exact and not self.bitwise
-        inside = made_in_buffer(op, self.away, self.deferred.over, exact=in_place, single=single)
+        inside = made_in_buffer(op, self.away, self.deferred.over, exact=exact, single=single)
         place_in = self.buffers.rows(op.id, lo, hi) if inside else over
         statistics = None
         if exact and op.produce is not None:

@@ -58,9 +58,9 @@ def _times(job: Job, names: Sequence[str], capability: Callable[[str], tuple[int
 
 
 def _may(job: Job) -> bool:
-    """Memory that is named is one process's; what is claimed, numbered, or to have the same bits is done one after the
+    """Memory that is named is one process's; what is claimed or numbered is done one after the
     other; and whoever wants files opened elsewhere does not want them opened here."""
-    one = job.vram is not None or job.claim or job.bitwise or job.dry_run or job.split == "rows" or fills_shards(job)
+    one = job.vram is not None or job.claim or job.dry_run or job.split == "rows" or fills_shards(job)
     return job.operation in ("encode", "cache") and not one and job.sandbox != "on"
 
 

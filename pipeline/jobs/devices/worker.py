@@ -190,7 +190,7 @@ class _Worker:
                     told = time.monotonic()
                     self._tell(Worked(context.busy.threads, context.busy.seconds))
 
-            batches = Batches(1 if job.bitwise else job.batch, vaes.device.type)
+            batches = Batches(job.batch, vaes.device.type)
             with writing_into(results_folder(job)):
                 run_items(self._items, operation, context, batches, end, self._items.more)
         self._tell(Finished(context.busy.threads, context.busy.seconds))

@@ -60,7 +60,7 @@ def test_a_brief_run_does_without() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(16), *(Limits(16, wait_for_kernels=False, **k) for k in ({"vram": 9 * GIB}, {"bitwise": True}))]
+    "limits", [Limits(16), *(Limits(16, wait_for_kernels=False, **k) for k in ({"vram": 9 * GIB},))]
 )
 def test_who_wants_one_level_or_named_the_memory_waits(limits: Limits) -> None:
     with building():

@@ -73,7 +73,7 @@ def test_low_strips_for_the_largest_values_alone(side: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", [{"strip": 2}, {"strip": 5}, {"bitwise": True}], ids=str)
+@pytest.mark.parametrize("how", [{"strip": 2}, {"strip": 5}], ids=str)
 def test_one_height_where_one_is_wanted(how: dict[str, object]) -> None:
     found, heights, _ = outputs("decode", **how)
     assert len(set(heights)) == 1

@@ -73,7 +73,7 @@ def test_many_small_pictures(hopper: None, tmp_path: Path, fields: dict[str, Any
     "fields",
     [
         *({"device": "cpu"}, {"device": "cuda:2"}, {"device": "cuda:x"}, {"device": "mps"}, {"preset": "rtx50"}),
-        *({"preset": "none"}, {"vram": "8GiB"}, {"bitwise": True}, {"claim": True}, {"sandbox": "on"}),
+        *({"preset": "none"}, {"vram": "8GiB"}, {"claim": True}, {"sandbox": "on"}),
         *({"size": (1024, 512)}, {"dry_run": True}),
     ],
 )
