@@ -9,8 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.constants import bytes_from_weights
-from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.ir.program import Op, Program, constant_bytes
 from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.known import known_of
@@ -244,7 +243,7 @@ def _plain_rows(op: Op, dim: int) -> bool:
 
 
 def _overhead(program: Program, device: torch.device, limits: Limits, to_come: int | None, there: int) -> Overhead:
-    made = bytes_from_weights(program)  # by the run, which keeps them
+    made = constant_bytes(program)  # by the run, which keeps them
     weights = sum(program.ops[i].bytes for i in program.params) + made
     found = overhead(device, weights, there, to_come=None if to_come is None else to_come + made)
     return replace(found, bytes=found.bytes + limits.beside)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.wide_copy import copied
+from tvae.pipeline.engine.ir.layout import copy_into
 from tvae.pipeline.session.recorded_step import Record, RecordedStep, Run
 
 __all__ = ["RecordedFirstStep"]
@@ -24,7 +24,7 @@ class RecordedFirstStep:
             result, *left = run(inputs, memory)
             for ours, new in zip(memory, left, strict=True):
                 if new.data_ptr() != ours.data_ptr():
-                    copied(ours, new)
+                    copy_into(ours, new)
             return [result]
 
         self._after, self._recording = weakref.ref(after), record(beginning, ())

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.wide_copy import copied
+from tvae.pipeline.engine.ir.layout import copy_into
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.rank_rows import RoomForNext
 
@@ -46,7 +46,7 @@ class RecordedStep:
             result, *left = run([inputs[0], *(one.around for one in places[place])], results)
             for memory, new in zip(results, left, strict=True):
                 if new.data_ptr() != memory.data_ptr():
-                    copied(memory, new)
+                    copy_into(memory, new)
             return [result]
 
         self._recordings = [

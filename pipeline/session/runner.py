@@ -18,8 +18,7 @@ from torch import Tensor
 
 from tvae.kernels.definitions import definitions
 from tvae.kernels.prebuild import under_way
-from tvae.pipeline.engine.ir.constants import from_weights
-from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.ir.program import Op, compute_constants
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
@@ -63,7 +62,7 @@ class Runner:
         self._planned, self._bounded, self._shared = planned, bounded, shared
         self._plainly = plainly if shared is None else None
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
-        self._constants = from_weights(plan.program, weights, made)
+        self._constants = compute_constants(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
         program = plan.program
         (first, *taken), (result, *left) = program.inputs, program.outputs

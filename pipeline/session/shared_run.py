@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop
-from tvae.pipeline.engine.ir.program import Op, Program
-from tvae.pipeline.engine.ir.ranks import Ranks, even
+from tvae.pipeline.engine.ir.program import Op, Program, Ranks, even_bands
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.other_rank import of_rank
 from tvae.pipeline.engine.plan.shard import thin
@@ -47,7 +46,7 @@ def shared_plan(
     if not divisible and not single and peers.must_share:
         raise UsageError("this VAE has neither rows nor frames that several devices could share; use one")
     for count in range(peers.count if divisible else 1, 1, -1):
-        bands = even(program.rows, unit, count)
+        bands = even_bands(program.rows, unit, count)
         if len(bands) < count:
             continue
         ranks = Ranks(bands, 0)

@@ -24,8 +24,8 @@ from tvae.pipeline.engine.ir.axis import crop
 from tvae.pipeline.engine.ir.fused_ops import fused
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.op_facts import resolve
 from tvae.pipeline.engine.ir.program import Op, Program
-from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule

@@ -11,8 +11,7 @@ from thread_ranks import ThreadExchange, together
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import rows_of
-from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.ir.ranks import Ranks
+from tvae.pipeline.engine.ir.program import Program, Ranks
 from tvae.pipeline.engine.plan.bounds import owned
 from tvae.pipeline.engine.plan.other_rank import of_rank
 from tvae.pipeline.engine.plan.schedule import Schedule

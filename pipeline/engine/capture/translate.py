@@ -13,8 +13,7 @@ from torch import Tensor
 from tvae.pipeline.engine.capture.autocast import inline_regions
 from tvae.pipeline.engine.capture.constants import Pinned
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
-from tvae.pipeline.engine.ir.op_facts import VIEWS, Memory
-from tvae.pipeline.engine.ir.resolve import STRIDED
+from tvae.pipeline.engine.ir.op_facts import STRIDED, VIEWS, Memory
 from tvae.pipeline.engine.ir.sizes import Size, symbols
 from tvae.pipeline.errors import UnsupportedOp
 

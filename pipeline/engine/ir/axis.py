@@ -1,4 +1,4 @@
-"""Axis arithmetic: where the rows of the tiled axis sit inside a tensor's dimension.
+"""Axis arithmetic: the place of the rows inside a tensor's dimension.
 
 A dimension that carries rows is seen as ``(outer, rows, inner)`` in row-major order. The image height of an NCHW tensor
 is ``(1, H, 1)`` in dimension 2; H·W tokens are ``(1, H, W)``; T·H·W tokens are ``(T, H, W)``; frames folded with height
@@ -16,10 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.layout import joined
-from tvae.pipeline.engine.ir.wide_copy import copied
-
-__all__ = ["Axis", "crop", "join", "place", "reshape_axis", "rows_of", "shape_of_rows"]
+from tvae.pipeline.engine.ir.layout import copy_into, joined
 
 T = TypeVar("T", Tensor, tuple, list)
 
@@ -41,42 +38,42 @@ class Axis:
         return Axis(dim, self.outer, self.rows, self.inner)
 
     def same_rows(self, other: Axis) -> bool:
-        """True where both axes split their dimension alike, whatever dimension that is."""
+        """True if both axes split their dimension alike, whatever dimension that is."""
         return (self.outer, self.rows, self.inner) == (other.outer, other.rows, other.inner)
 
     @property
     def plain(self) -> bool:
-        """True where the dimension is nothing but rows, so that neighbours in memory are neighbouring rows."""
+        """True if the dimension is nothing but rows, so that neighbours in memory are neighbouring rows."""
         return self.outer == 1 and self.inner == 1
 
 
 def rows_of(shape: Sequence[int], axis: Axis) -> int:
-    """Number of rows that a (possibly cropped) tensor of this shape holds."""
+    """Count the rows that a (possibly cropped) tensor of this shape holds."""
     return shape[axis.dim] // (axis.outer * axis.inner)
 
 
 def shape_of_rows(shape: Sequence[int], axis: Axis, rows: int) -> list[int]:
-    """The full shape with its axis cut down to ``rows`` rows."""
+    """Return the full shape with its axis cut down to ``rows`` rows."""
     out = list(shape)
     out[axis.dim] = axis.outer * rows * axis.inner
     return out
 
 
 def crop(value: T, axis: Axis, lo: int, hi: int) -> T:
-    """Rows [lo, hi) of a tensor (or of every tensor in a tuple), counted from its own first row. A view if possible."""
+    """Return rows [lo, hi) of a tensor (or of every tensor in a tuple), counted from its own first row."""
     if isinstance(value, (tuple, list)):
         return type(value)(crop(part, axis, lo, hi) for part in value)
-    there = rows_of(value.shape, axis)
-    if lo == 0 and hi == there:
+    held = rows_of(value.shape, axis)
+    if lo == 0 and hi == held:
         return value
     if axis.outer == 1:
         return value.narrow(axis.dim, lo * axis.inner, (hi - lo) * axis.inner)
-    split = value.unflatten(axis.dim, (axis.outer, there, axis.inner))
+    split = value.unflatten(axis.dim, (axis.outer, held, axis.inner))
     return split.narrow(axis.dim + 1, lo, hi - lo).flatten(axis.dim, axis.dim + 2)
 
 
 def join(first: T, second: T, axis: Axis) -> T:
-    """The rows of one (cropped) value, followed by those of another."""
+    """Join the rows of a (cropped) value and those of another."""
     if isinstance(first, Tensor):
         if axis.outer == 1:
             return joined([first, second], axis.dim)
@@ -88,7 +85,7 @@ def join(first: T, second: T, axis: Axis) -> T:
 def place(buffer: Tensor, axis: Axis, lo: int, hi: int, rows: Tensor) -> None:
     """Write ``rows`` into rows [lo, hi) of a (possibly cropped) buffer, counted from its own first row."""
     if axis.outer == 1:
-        copied(buffer.narrow(axis.dim, lo * axis.inner, (hi - lo) * axis.inner), rows)
+        copy_into(buffer.narrow(axis.dim, lo * axis.inner, (hi - lo) * axis.inner), rows)
         return
     split = buffer.unflatten(axis.dim, (axis.outer, rows_of(buffer.shape, axis), axis.inner))
     split.narrow(axis.dim + 1, lo, hi - lo).copy_(rows.unflatten(axis.dim, (axis.outer, hi - lo, axis.inner)))
@@ -97,11 +94,14 @@ def place(buffer: Tensor, axis: Axis, lo: int, hi: int, rows: Tensor) -> None:
 def reshape_axis(
     axis: Axis, before: Sequence[int], after: Sequence[int], follows: Collection[int], wide: Collection[int]
 ) -> Axis | None:
-    """Where the axis goes when a tensor of shape ``before`` is viewed as ``after``.
+    """Return the axis after a tensor of shape ``before`` is viewed as ``after``; None if a single row leaves every
+    dimension, so that the value is whole from there on.
 
-    ``follows`` are the dimensions of ``after`` whose size grows with the rows, ``wide`` those that grow with the other
-    tiled size. Returns None when a single row leaves every dimension (the value is whole from there on). Raises
-    ValueError when the view mixes rows in a way the (outer, rows, inner) form cannot say.
+    Args:
+        follows: the dimensions of ``after`` whose size grows with the rows.
+        wide: the dimensions that grow with the other tiled size.
+
+    Raises ValueError if the view mixes rows in a way that the (outer, rows, inner) form cannot express.
     """
     grown = [dim for dim in sorted(follows) if after[dim]]
     if 0 in after and grown:  # no element to scatter (the frames after the first of a single image)

@@ -27,7 +27,7 @@ _MULTIPLE = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 
 @dataclass(frozen=True)
 class Constant:
-    """What made the height a constant: the operation (or line of the model) that needs its number, and its module."""
+    """The operation (or line of the model) that made the height a constant, and its module."""
 
     op: str
     module: str
@@ -58,7 +58,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class Node:
-    """One value: kind ``input``, ``param`` (``target``: the weight's name) or ``call`` (``target``: the operation)."""
+    """A value: kind ``input``, ``param`` (``target``: the weight's name) or ``call`` (``target``: the operation)."""
 
     kind: str
     target: str
@@ -85,13 +85,13 @@ class Node:
 
     @cached_property
     def sized(self) -> bool:
-        """Does anything of it depend on the input's size?"""
+        """True if any argument or result depends on the input's size."""
         sizes: list[Size] = []
         map_refs((self.args, self.kwargs), lambda a: sizes.append(a) if isinstance(a, Size) else a)
         return bool(sizes) or any(isinstance(n, Size) for meta in self.outputs for n in meta.shape)
 
     def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        """The same operation on other values."""
+        """Return the same operation on other values."""
         return Node(self.kind, self.target, args, kwargs, self.module, self.outputs, self.is_tuple)
 
 
@@ -106,8 +106,8 @@ class Graph:
 
     ``guards`` are boolean expressions over the size symbols that must hold for the graph to be the model's own
     behaviour at that size. ``row_symbol`` is the symbol of the tiled axis, None when the capture ``fixed`` it.
-    ``copied``, which is known after a capture alone: operations that may give views and gave copies.
-    ``only``: the only sizes at which the graph is the model's own, by symbol; None where the guards alone decide.
+    ``copied``, known after a capture alone: operations that may give views and gave copies.
+    ``only``: the only sizes at which the graph is the model's own, by symbol; None if the guards alone decide.
     """
 
     nodes: list[Node]
@@ -122,17 +122,17 @@ class Graph:
 
     @cached_property
     def readers(self) -> Counter[int]:
-        """How many nodes read each value, the graph's outputs counted in. A graph does not change once it is made."""
+        """The number of nodes and outputs that read each value. A graph does not change after it is made."""
         return Counter(i for node in self.nodes for i in node.reads) + Counter(self.outputs)
 
     @cached_property
     def first_params(self) -> tuple[int, tuple[int, ...]]:
-        """How many nodes in front are weights whose shapes depend on no size, and which of them are read."""
+        """The number of nodes in front that are weights whose shapes depend on no size, and the ids that are read."""
         count = next((i for i, node in enumerate(self.nodes) if node.kind != "param" or node.sized), len(self.nodes))
         return count, tuple(i for i in range(count) if i in self.readers)
 
     def symbol_of(self, dim: int) -> str | None:
-        """The symbol of a dimension of the first input: ``s0`` of sizes ``s0`` and ``8*s0``; None for a constant."""
+        """Return the symbol of a dimension of the first input: ``s0`` for ``s0`` and ``8*s0``, None for a constant."""
         shape = self.nodes[self.inputs[0]].meta.shape
         size = shape[dim] if len(shape) >= 4 else None
         if not isinstance(size, Size):
@@ -141,7 +141,7 @@ class Graph:
         return multiple[2] if multiple else size.expr
 
     def bind(self, shapes: list[tuple[int, ...]]) -> dict[str, int] | None:
-        """Values of the size symbols for these input shapes, or None where the graph does not serve them."""
+        """Return the size symbols' values for these input shapes, or None if the graph does not serve them."""
         if len(shapes) != len(self.inputs):
             return None
         pairs: list[tuple[int | Size, int]] = []
@@ -151,7 +151,7 @@ class Graph:
                 return None
             pairs += zip(declared, shape, strict=True)
         sizes = {d.expr: n for d, n in pairs if isinstance(d, Size) and d.expr.isidentifier()}
-        for d, n in pairs:  # of inputs whose sizes are multiples of one another the smallest need not be among them
+        for d, n in pairs:  # the smallest of sizes that are multiples of one another may be no input's
             multiple = _MULTIPLE.fullmatch(d.expr) if isinstance(d, Size) else None
             if multiple:
                 sizes.setdefault(multiple[2], n // int(multiple[1]))
@@ -162,11 +162,11 @@ class Graph:
         return sizes if fits and self.only in (None, sizes) and self.serves(sizes) else None
 
     def serves(self, sizes: Sizes) -> bool:
-        """Do the guards hold at these sizes?"""
+        """True if the guards hold at these sizes."""
         return all_hold(self.guards, sizes)
 
     def to_json(self) -> str:
-        """The graph as one JSON document."""
+        """Write the graph as one JSON document."""
         return json.dumps(
             {
                 "nodes": [_node_out(n) for n in self.nodes],
@@ -198,7 +198,7 @@ class Graph:
         return graph
 
     def check(self) -> None:
-        """Raises ValueError unless each node reads only those before it, and what is named is there."""
+        """Raise ValueError unless each node reads only earlier ones and all ids exist."""
         read = [(at, i) for at, node in enumerate(self.nodes) for i in node.reads]
         ends = [(len(self.nodes), i) for i in (*self.inputs, *self.outputs)]
         if not all(type(i) is int and 0 <= i < end for end, i in read + ends):
@@ -224,7 +224,7 @@ def map_refs(arg: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 def refs_in(arg: Any) -> tuple[int, ...]:
-    """Ids of the nodes that an argument refers to, each once, in order."""
+    """Return the ids of the nodes that an argument refers to, each once, in order."""
     seen: dict[int, None] = {}
     _collect_refs(arg, seen)
     return tuple(seen)
@@ -271,10 +271,10 @@ def _in(doc: Any) -> Any:
         return doc
     ((kind, value),) = doc.items()
     if kind == "torch":
-        found = getattr(torch, value)
-        if not isinstance(found, _TORCH_TYPES):
+        constant = getattr(torch, value)
+        if not isinstance(constant, _TORCH_TYPES):
             raise ValueError(f"not a torch constant: {value!r}")
-        return found
+        return constant
     makers: dict[str, Callable[[Any], Any]] = {"ref": Ref, "size": Size, "device": lambda _: DEVICE, "float": float}
     return makers[kind](value)
 

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
-from tvae.pipeline.engine.ir.resolve import resolve
+from tvae.pipeline.engine.ir.op_facts import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.passes.rewriter import Rewriter
-
-__all__ = ["fuse_nearest_code", "use_wide_attention"]
 
 _NARROW = 256
 """Heads up to this depth have PyTorch's own flash attention."""

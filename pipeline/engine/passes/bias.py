@@ -16,8 +16,6 @@ from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.op_facts import CONVOLUTIONS, PLAIN_CONVOLUTIONS, is_reshape
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = ["move_bias"]
-
 _PLACES = {"norm_act": 5, "rms_norm_act": 6, "residual": 2}
 """Operations that add a bias on their way, and its place among their arguments; it must be free."""
 

@@ -12,8 +12,6 @@ from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.op_facts import CASTS, NEAREST, VIEWS, Elements, View
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = ["drop_casts", "remove_identities"]
-
 _ITSELF = View(Elements.ALL)
 
 

@@ -19,11 +19,6 @@ from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.op_facts import PLAIN_CONVOLUTIONS
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = [
-    *("fuse_conv_add", "fuse_conv_stats", "fuse_narrow_conv", "fuse_strided_conv"),
-    *("leave_out_zero_frames", "leave_zeros_to_convolutions"),
-]
-
 _DEFAULTS: tuple[Any, ...] = (None, 1, 0, 1, 1)
 """A convolution's bias, stride, padding, dilation and groups where they are not given."""
 _MOST_FROM, _MOST_TO = 64, 128

@@ -20,8 +20,6 @@ from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes.rewriter import remove_unused
 from tvae.pipeline.errors import UnsupportedOp
 
-__all__ = ["functionalise"]
-
 _RENAMES = ("detach_",)
 """They end like writes and change no element."""
 

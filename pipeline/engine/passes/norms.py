@@ -15,8 +15,6 @@ from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.op_facts import CONVOLUTIONS, is_reshape
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = ["fuse_norm_act", "fuse_norm_pad", "fuse_residual", "fuse_rms_norm", "join_earlier_frames"]
-
 _FRAMES = 2
 """The dimension of a clip's frames."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.op_facts import NOISE
 
-__all__ = ["Rewriter", "remove_unused"]
-
 _DRAWS = {*NOISE, "normal"}
 
 

@@ -16,8 +16,6 @@ from tvae.pipeline.engine.ir.op_facts import CASTS, NEAREST, is_reshape
 from tvae.pipeline.engine.ir.sizes import Size, evaluate, symbols
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = ["fuse_enlarge_conv", "fuse_shuffle_up", "fuse_upsample_conv"]
-
 
 def fuse_upsample_conv(graph: Graph) -> Graph:
     """upsample_nearest2d(x, 2) and conv2d 3x3 -> ``aten.conv_transpose2d`` of a ``tvae.subpixel_weight``."""

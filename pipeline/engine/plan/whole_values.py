@@ -10,9 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from tvae.pipeline.engine.ir.constants import made_of_weights
 from tvae.pipeline.engine.ir.op_facts import VIEWS, Elements, is_view
-from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.ir.program import Op, Program, constant_ops
 from tvae.pipeline.engine.plan.schedule import Segment
 from tvae.pipeline.engine.plan.strip_cost import memory_of
 
@@ -37,7 +36,7 @@ class _Facts:
         wholes = [o.id for o in program.ops if o.axis is None and o.reduction is None and o.kind == "call"]
         self.inputs, self.memory = frozenset(program.inputs), memory_of(program.ops, wholes, ())
         self.rows_last = _rows_last(program.ops, wholes)
-        self.free = frozenset((*program.params, *(o.id for o in made_of_weights(program))))
+        self.free = frozenset((*program.params, *(o.id for o in constant_ops(program))))
         self.noise = [op.id for op in program.ops if op.kind == "noise"]
 
 

@@ -18,14 +18,11 @@ from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.ir.fused_ops import fused
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, Size, map_refs, refs_in
-from tvae.pipeline.engine.ir.layout import settled
-from tvae.pipeline.engine.ir.op_facts import is_view
+from tvae.pipeline.engine.ir.layout import settle_strides
+from tvae.pipeline.engine.ir.op_facts import is_view, layout_independent, resolve
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Program, Read, Reduction
-from tvae.pipeline.engine.ir.resolve import resolve, wherever_it_lies
 from tvae.pipeline.engine.rules.graph_sizes import GraphSizes
 from tvae.pipeline.engine.rules.registry import NoRule
-
-__all__ = ["Context", "draws", "no_demand"]
 
 Run = Callable[[Read, int, int], Tensor]
 
@@ -122,7 +119,7 @@ def _with_settled_strides(run: Run) -> Run:
 
     def settling(read: Read, a: int, b: int) -> Tensor:
         y = run(read, a, b)
-        return settled(y) if isinstance(y, Tensor) else y
+        return settle_strides(y) if isinstance(y, Tensor) else y
 
     return settling
 
@@ -194,7 +191,7 @@ class Context(GraphSizes):
         """Return the node's operation (or ``target`` with its arguments) as a function of a reader of operand ids."""
         if target is None:
             ours = node.target.startswith("tvae.")
-            target = fused(node.op, self.kernels) if ours else wherever_it_lies(node.target)
+            target = fused(node.op, self.kernels) if ours else layout_independent(node.target)
         return _node_call(target, node, self.ids, self.value)
 
     def result_axis(self, node: Node, dim: int) -> Axis:
@@ -263,7 +260,7 @@ class Context(GraphSizes):
 
     def replace(self, op: Op, **more: Unpack[More]) -> Op:
         """Replace fields of an op that was emitted before; its value stays the same."""
-        self.ops[op.id] = op.saying(**more)
+        self.ops[op.id] = op.with_fields(**more)
         return self.ops[op.id]
 
     def whole(self, node: Node, *, barrier: bool = False, kind: str = "call") -> Op:

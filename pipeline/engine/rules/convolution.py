@@ -18,13 +18,11 @@ from tvae.kernels.columns import column_bytes, has_columns
 from tvae.kernels.library_convolutions import conv1d, conv2d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from tvae.pipeline.engine.ir.fused_ops import even_zeros
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.layout import dense, settled
+from tvae.pipeline.engine.ir.layout import dense, settle_strides
 from tvae.pipeline.engine.ir.program import More, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.window import per_dim, spatial
-
-__all__ = ["CONV_T", "as_product", "convolution_in"]
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -253,7 +251,7 @@ def _conv3d(
     alone = weight.shape[2] == 1 and stride[0] == 1 and padding[0] == 0 and 0 not in x.shape
     if not alone or x.stride(1) != 1 or x.shape[1] == 1:
         return kernels.conv3d(x, weight, bias, stride, padding, dilation, groups)
-    frames, taps = settled(x.transpose(1, 2).flatten(0, 1)), weight.select(2, 0)
+    frames, taps = settle_strides(x.transpose(1, 2).flatten(0, 1)), weight.select(2, 0)
     apart, y = not frames.is_contiguous(memory_format=torch.channels_last), None
     if apart and _is_product(frames, taps, stride[1:], padding[1:], groups):
         y = as_product(kernels, frames, taps, bias)

@@ -14,8 +14,6 @@ from tvae.pipeline.engine.ir.program import Op, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule
 
-__all__ = ["compute_whole_then_split", "gather_rows", "lower_with_other_operands", "restore_rows"]
-
 
 def gather_rows(ctx: Context, node: Node, source: Op, first: int, last: int, *, drop: int | None = None) -> Op:
     """Gather rows [first, last) into a value without rows: a barrier. drop: a dimension of size one to remove."""

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Size, evaluate
 from tvae.pipeline.engine.rules.registry import NoRule
 
-__all__ = ["GraphSizes"]
-
-
 _PROBES = (64, 128, 256, 512, 1024, 32, 16)
-
 
 _GROWTH = (2, 16)  # a single row of a downsampled map stays one when the rows are doubled
 

@@ -13,8 +13,6 @@ from tvae.pipeline.engine.rules.registry import NoRule
 from tvae.pipeline.engine.rules.shape import take
 from tvae.pipeline.engine.rules.window import adaptive_max
 
-__all__ = ["MULTI_OUTPUT", "lower_result"]
-
 _DIM_AT = {"max": 1, "min": 1, "topk": 2, "sort": 1, "median": 1, "nanmedian": 1, "kthvalue": 2, "mode": 1}
 _DIM_AT |= {"cummax": 1, "cummin": 1}
 _LAST_BY_DEFAULT = ("topk", "sort", "kthvalue", "mode")

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.layout import dense
+from tvae.pipeline.engine.ir.layout import copy_into, dense
 from tvae.pipeline.engine.ir.program import Op, Read
-from tvae.pipeline.engine.ir.wide_copy import copied
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -23,12 +22,10 @@ _ARITHMETIC = (
     "angle deg2rad erfinv heaviside lgamma logaddexp2 logit"
 )
 
-
 _ACTIVATIONS = (
     "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
     "selu celu hardsigmoid log_sigmoid softshrink hardshrink threshold"
 )
-
 
 _ROUNDING = "round floor ceil trunc frac sign sgn signbit nan_to_num isnan isinf isneginf isposinf isfinite"
 
@@ -38,7 +35,6 @@ _LOGIC = (
     "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__ "
     "bitwise_left_shift bitwise_right_shift"
 )
-
 
 _COPIES = (
     "to _to_copy alias detach dropout feature_dropout alpha_dropout feature_alpha_dropout "
@@ -93,7 +89,7 @@ def _pairs(ctx: Context, node: Node, axis: Axis, operands: list[Op]) -> Op:
 def clone(ctx: Context, node: Node) -> Op:
     """A copy, made directly in the memory where it is kept."""
     source, axis = ctx.tiled(node.args[0])
-    return ctx.local(node, axis, cheap=True, into=lambda read, a, b, out: copied(out, read(source.id, a, b)))
+    return ctx.local(node, axis, cheap=True, into=lambda read, a, b, out: copy_into(out, read(source.id, a, b)))
 
 
 @rule("contiguous")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.fused_ops import nearest_code_bytes
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.nearest import nearest_code_bytes
 from tvae.pipeline.engine.ir.op_facts import is_turned
 from tvae.pipeline.engine.ir.program import More, Op, Read, Reduction, added
 from tvae.pipeline.engine.rules.context import Context

@@ -20,8 +20,6 @@ from tvae.pipeline.engine.rules.gather_rows import compute_whole_then_split
 from tvae.pipeline.engine.rules.pointwise import pointwise
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
-__all__ = ["by_statistics", "correction_of", "extreme", "mean_of", "reduced", "spread"]
-
 Fold = Callable[[Any, Read, int, int], Any]
 Finish = Callable[[Any], Tensor]
 Join = Callable[[Any, Tensor], Tensor]

@@ -18,14 +18,11 @@ from tvae.kernels import functional
 from tvae.kernels.operations.shuffle_up import leading
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.op_facts import NEAREST
+from tvae.pipeline.engine.ir.op_facts import NEAREST, resolve
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
-from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.errors import UnsupportedOp
-
-__all__ = ["ANTIALIASED", "check_columns"]
 
 _SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 ANTIALIASED = ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")

@@ -17,8 +17,6 @@ from tvae.pipeline.engine.rules.gather_rows import gather_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.rows_from_constants import rows_by_repeating, rows_by_slicing
 
-__all__ = ["take"]
-
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "_unsafe_view", "view_as")
 def reshape(ctx: Context, node: Node) -> Op:

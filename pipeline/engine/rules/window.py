@@ -17,13 +17,11 @@ from tvae.kernels import functional
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.layout import joined
+from tvae.pipeline.engine.ir.op_facts import layout_independent, resolve
 from tvae.pipeline.engine.ir.program import More, Op, Read, Reduction
-from tvae.pipeline.engine.ir.resolve import resolve, wherever_it_lies
 from tvae.pipeline.engine.rules.context import Context, span_demand
 from tvae.pipeline.engine.rules.gather_rows import gather_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
-
-__all__ = ["adaptive_max", "padded", "per_dim", "spatial"]
 
 PadRows = Callable[[Read, int, int, list[int]], Tensor]
 """``(read, lo, hi, borders)``: rows [lo, hi) of the input with these borders around them."""
@@ -169,7 +167,7 @@ def pooling(ctx: Context, node: Node) -> Op:
     zeros = per_dim(args[2] if len(args) > 2 else None, dims, 0)
     gap = per_dim(args[3] if len(args) > 3 else None, dims, 1)[sp] if largest else 1
     k, s, p, rows = (kernel[sp] - 1) * gap + 1, stride[sp], zeros[sp], axis.rows
-    out, invoke = ctx.result_axis(node, axis.dim), wherever_it_lies(node.target)
+    out, invoke = ctx.result_axis(node, axis.dim), layout_independent(node.target)
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
         """Return the rows that are seen, borders included, and those of them that are read. A strip with the lower

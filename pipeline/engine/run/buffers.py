@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop, shape_of_rows
-from tvae.pipeline.engine.ir.layout import CLIP, memory_format, room_like
+from tvae.pipeline.engine.ir.layout import CLIP, empty_like_layout, memory_format
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.band_storage import elsewhere
@@ -54,7 +54,7 @@ class Buffers:
         layout = memory_format(len(op.shape), self._channels_last)
         shape = op.shape if rows is None or op.axis is None else shape_of_rows(op.shape, op.axis, rows)
         if like is not None and len(op.shape) > CLIP:
-            return room_like(like, shape)
+            return empty_like_layout(like, shape)
         return torch.empty(shape, dtype=op.dtype, device=self.device, memory_format=layout)
 
     def made_elsewhere(self, op: Op) -> Boundary:

@@ -54,7 +54,7 @@ def execute(
     input at the caller's. A list is emptied where some are handed over, so that their memory can be freed. sinks: by op
     id, for the outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a
     model injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
-    (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
+    (``constant_ops``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
     are as given). before_strip: called before each, and before each large value that is computed whole. exchange: of a
     program that ranks share, with the others, which run it at the same time. Outputs are then this rank's rows of them,
     and inputs may be the rows that it holds, or ``OwnRows``. results: by op id, memory for outputs, which are computed

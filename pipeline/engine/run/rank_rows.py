@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, crop, rows_of, shape_of_rows
-from tvae.pipeline.engine.ir.layout import room_like
+from tvae.pipeline.engine.ir.layout import empty_like_layout
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment
@@ -174,7 +174,7 @@ def room_for_next(schedule: Schedule, id_: int, value: Tensor | OwnRows) -> Room
         return RoomForNext(memory, memory)
     assert schedule.program.ranks is not None, "who has own rows shares"
     (lo, hi), (first, last), like = value.own[schedule.program.ranks.rank], schedule.rooms[id_], value.rows
-    around = room_like(like, shape_of_rows(like.shape, value.axis, last - first))
+    around = empty_like_layout(like, shape_of_rows(like.shape, value.axis, last - first))
     return RoomForNext(crop(around, value.axis, lo - first, hi - first), around)
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, crop, place, rows_of, shape_of_rows
-from tvae.pipeline.engine.ir.layout import memory_format
-from tvae.pipeline.engine.ir.wide_copy import copied, copied_all
+from tvae.pipeline.engine.ir.layout import copy_all_into, copy_into, memory_format
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.shard import travels
 from tvae.pipeline.engine.run.exchange import Exchange, Message
@@ -100,7 +99,7 @@ def swap_rows(exchange: Exchange, buffers: Iterable[PartOfRows], *, channels_las
             receives.append((peer, rows))
     for peer, several in leaving.items():
         message, parts = _room_for_all(several, channels_last)
-        copied_all((arrived(part, channels_last), one.rows()) for one, part in zip(several, parts, strict=True))
+        copy_all_into((arrived(part, channels_last), one.rows()) for one, part in zip(several, parts, strict=True))
         sends.append((peer, message))
     for peer, several in coming.items():
         message, parts = _room_for_all(several, channels_last)
@@ -108,7 +107,7 @@ def swap_rows(exchange: Exchange, buffers: Iterable[PartOfRows], *, channels_las
         receives.append((peer, message))
     swap(exchange, sends, receives)
     views = [(one, arrived(rows, channels_last)) for one, rows in apart]
-    copied_all((one.rows(), rows) for one, rows in views if one.buffer.axis.outer == 1)
+    copy_all_into((one.rows(), rows) for one, rows in views if one.buffer.axis.outer == 1)
     for one, rows in views:
         if one.buffer.axis.outer != 1:
             one.put(rows)
@@ -127,7 +126,7 @@ def as_message(rows: Tensor, channels_last: bool) -> Tensor:
     if turned.is_contiguous():
         return turned
     message = torch.empty(turned.shape, dtype=rows.dtype, device=rows.device)
-    copied(arrived(message, channels_last), rows)
+    copy_into(arrived(message, channels_last), rows)
     return message
 
 

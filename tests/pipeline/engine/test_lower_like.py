@@ -98,6 +98,6 @@ def test_statistics_of_another_shape_are_not_taken() -> None:
 def test_what_an_op_says_more_is_counted_anew() -> None:
     op = at(GRAPH, 24, 16).ops[-1]
     before = op.bytes
-    more = op.saying(other_bytes=5, over=3)
+    more = op.with_fields(other_bytes=5, over=3)
     assert (more.bytes, more.over, op.bytes, op.over) == (before + 5, 3, before, None)
-    assert said(op.saying()) == said(op)
+    assert said(op.with_fields()) == said(op)

@@ -18,8 +18,7 @@ from small_models import image as picture
 from thread_ranks import ThreadExchange, together
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.ir.ranks import even
+from tvae.pipeline.engine.ir.program import Program, even_bands
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.cuts import optional_cuts
 from tvae.pipeline.engine.plan.other_rank import of_rank
@@ -176,12 +175,12 @@ def test_what_one_sends_the_other_expects(data: Any) -> None:
     (3, 8, 2, ((0, 3),)),
 ])  # fmt: skip
 def test_even_bands_are_of_whole_latent_rows(rows: int, unit: int, ranks: int, want: tuple[Any, ...]) -> None:
-    assert even(rows, unit, ranks) == want
+    assert even_bands(rows, unit, ranks) == want
 
 
 @given(rows=st.integers(1, 50), shares=st.lists(st.floats(0.01, 9), min_size=1, max_size=5))
 def test_no_band_is_empty(rows: int, shares: list[float]) -> None:
-    bands = even(rows, 1, len(shares), shares)
+    bands = even_bands(rows, 1, len(shares), shares)
     assert bands[0][0] == 0
     assert bands[-1][1] == rows
     assert len(bands) == min(rows, len(shares))

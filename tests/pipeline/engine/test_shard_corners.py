@@ -9,7 +9,7 @@ import torch
 from one_op import OneOp, clip_tokens
 from shared_programs import put_together, run_ranks, same_as_everything, shared
 
-from tvae.pipeline.engine.ir.ranks import Ranks
+from tvae.pipeline.engine.ir.program import Ranks
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import placed, schedule
 

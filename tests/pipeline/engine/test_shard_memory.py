@@ -13,8 +13,7 @@ from small_models import image as picture
 from thread_ranks import ThreadExchange, together
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.program import Program
-from tvae.pipeline.engine.ir.ranks import Ranks, even
+from tvae.pipeline.engine.ir.program import Program, Ranks, even_bands
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.footprint import footprint
 from tvae.pipeline.engine.plan.machine import CPU
@@ -33,7 +32,7 @@ def program_of(kind: type[Block], ranks: int) -> Program:
     sizes = graph_of(kind).bind([(2, 3, HEIGHT, WIDTH)])
     assert sizes is not None
     program = lower(graph_of(kind), sizes, torch.device("cpu"))
-    return replace(program, ranks=Ranks(even(HEIGHT, 1, ranks), 0)) if ranks > 1 else program
+    return replace(program, ranks=Ranks(even_bands(HEIGHT, 1, ranks), 0)) if ranks > 1 else program
 
 
 def weights_of(kind: type[Block]) -> dict[str, Tensor]:

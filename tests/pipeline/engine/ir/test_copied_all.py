@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.wide_copy import _pieces, copied_all
+from tvae.pipeline.engine.ir.layout import _pieces, copy_all_into
 
 
 def drawn(draw: random.Random) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def test_drawn_parts() -> None:
             (into._base, None if into._base is None else into._base.sum(dtype=torch.float64)) for into, _ in pairs
         ]
         before = [into.sum(dtype=torch.float64) for into, _ in pairs]
-        copied_all(pairs)
+        copy_all_into(pairs)
         for (into, x), want, (base, total), gone in zip(pairs, wanted, around, before, strict=True):
             assert torch.equal(into, want)
             assert torch.equal(x, want)
@@ -53,7 +53,7 @@ def test_rows_of_frames_are_one_kernels(layout: torch.memory_format) -> None:
     lists = []
     copy = torch._foreach_copy_
     with mock.patch.object(torch, "_foreach_copy_", lambda *both: (lists.append(both), copy(*both))):
-        copied_all([(part, cache[:, :, :, 3:5]) for part, cache in zip(parts, caches, strict=True)])
+        copy_all_into([(part, cache[:, :, :, 3:5]) for part, cache in zip(parts, caches, strict=True)])
     (both,) = lists
     frames = 2 if layout == torch.channels_last_3d else 16
     assert [len(pieces) for pieces in both] == [7 * frames] * 2
@@ -71,6 +71,6 @@ def test_few_are_copied_one_by_one() -> None:
     """Which takes two microseconds each on a GPU, where the kernel for many takes eight."""
     pairs = [(torch.zeros(3, 4), torch.randn(3, 4)) for _ in range(5)]
     with mock.patch.object(torch, "_foreach_copy_") as many:
-        copied_all(pairs)
+        copy_all_into(pairs)
     many.assert_not_called()
     assert all(torch.equal(into, x) for into, x in pairs)

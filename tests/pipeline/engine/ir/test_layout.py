@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.layout import dense, joined, reshaped, settled
+from tvae.pipeline.engine.ir.layout import dense, joined, reshaped, settle_strides
 
 LAST = torch.channels_last_3d
 
@@ -104,13 +104,13 @@ def test_strides_of_single_elements_tell_of_the_layout(shape: tuple[int, ...], s
     inner = torch.randn(shape[0], *shape[2:], shape[1])
     x = inner.movedim(-1, 1)
     odd = x.as_strided(shape, [step if n == 1 else s for n, s in zip(shape, x.stride(), strict=True)])
-    found = settled(odd)
+    found = settle_strides(odd)
     assert torch.equal(found, x)
     assert found.stride() == x.stride()
     assert found.data_ptr() == odd.data_ptr()
     plain = x.contiguous()
-    assert settled(plain) is plain
-    assert settled(x[..., ::2]).stride() == x[..., ::2].stride()
+    assert settle_strides(plain) is plain
+    assert settle_strides(x[..., ::2]).stride() == x[..., ::2].stride()
 
 
 @pytest.mark.parametrize("by_frame", [False, True])

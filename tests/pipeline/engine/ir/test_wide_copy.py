@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir import wide_copy
-from tvae.pipeline.engine.ir.wide_copy import copied
+from tvae.pipeline.engine.ir import layout
+from tvae.pipeline.engine.ir.layout import copy_into
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8)
 
@@ -46,8 +46,8 @@ def test_the_same_bits(seed: int) -> None:
     shape = [draw.choice((1, 2)), channels, *(draw.randint(1, 4) for _ in range(draw.choice((1, 2, 3))))]
     dtype = draw.choice(TYPES)
     x, into = drawn(draw, shape, dtype), drawn(draw, shape, dtype)
-    want, wide = bits(x.as_subclass(Tensor).clone()), wide_copy._wide(x)
-    assert copied(into, x) is into
+    want, wide = bits(x.as_subclass(Tensor).clone()), layout._wide(x)
+    assert copy_into(into, x) is into
     assert torch.equal(bits(into.as_subclass(Tensor)), want)
     if wide is not None:
         assert wide.numel() * 16 == x.numel() * x.element_size()
@@ -56,7 +56,7 @@ def test_the_same_bits(seed: int) -> None:
 def test_rows_of_clips_are_wide() -> None:
     """Those of a buffer with room for the rows of others."""
     room = torch.empty_permuted((1, 96, 6, 12, 7), [0, 2, 3, 4, 1], dtype=torch.bfloat16)
-    wide = wide_copy._wide(room.narrow(3, 1, 10))
+    wide = layout._wide(room.narrow(3, 1, 10))
     assert wide is not None
     assert wide.shape == (1, 6, 10, 7, 12)
 
@@ -65,12 +65,12 @@ def test_wide_ones_are_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     x, into = (torch.zeros(1, 8, 2, 3, 4).as_subclass(Card) for _ in range(2))
     ours = torch.tensor([1.0]), torch.tensor([2.0])
     found = iter(ours)
-    monkeypatch.setattr(wide_copy, "_wide", lambda _: next(found))
-    copied(into, x)
+    monkeypatch.setattr(layout, "_wide", lambda _: next(found))
+    copy_into(into, x)
     assert float(ours[0]) == 2.0
 
 
 def test_another_type_is_cast() -> None:
     x = torch.randn(1, 8, 2, 3, 4).contiguous(memory_format=torch.channels_last_3d).as_subclass(Card)
     into = torch.empty_like(x, dtype=torch.bfloat16)
-    assert torch.equal(copied(into, x), x.bfloat16())
+    assert torch.equal(copy_into(into, x), x.bfloat16())

@@ -11,7 +11,7 @@ from tiny_vaes import relative_l2, result
 from torch import Tensor
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.ir.nearest import nearest_code
+from tvae.pipeline.engine.ir.fused_ops import nearest_code
 from tvae.pipeline.engine.passes.attention import fuse_nearest_code
 
 
@@ -74,7 +74,7 @@ def test_many_vectors_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     x, codes = torch.randn(100, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
     want = (x[:, None] - codes).square().sum(-1).argmin(1)
     for distances in (1, 7 * 9, 1 << 20):
-        monkeypatch.setattr("tvae.pipeline.engine.ir.nearest._PIECE", distances)
+        monkeypatch.setattr("tvae.pipeline.engine.ir.fused_ops._PIECE", distances)
         assert torch.equal(nearest_code(None, x, codes), want)
 
 

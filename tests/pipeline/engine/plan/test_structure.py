@@ -67,7 +67,7 @@ MORE: dict[str, Any] = {
 def test_an_op_with_more_to_say_is_another(name: str) -> None:
     first, second = op(0), op(1, 0)
     before = structure(program(first, second))
-    changed = second.saying(**{name: MORE[name]})  # type: ignore[arg-type]
+    changed = second.with_fields(**{name: MORE[name]})  # type: ignore[arg-type]
     assert structure(program(first, changed)) != before
     assert structure(program(first, changed)) == structure(program(op(0), op(1, 0, **{name: MORE[name]})))
     assert structure(program(copy.copy(first), copy.copy(second))) == before

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from one_op import Case, Draw, OneOp, check, heights
 from torch.profiler import ProfilerActivity, profile
 
-from tvae.pipeline.engine.ir.nearest import nearest_code as nearest_codes
-from tvae.pipeline.engine.ir.nearest import nearest_code_bytes
+from tvae.pipeline.engine.ir.fused_ops import nearest_code as nearest_codes
+from tvae.pipeline.engine.ir.fused_ops import nearest_code_bytes
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.errors import UnsupportedOp
 
