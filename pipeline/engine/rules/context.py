@@ -7,7 +7,7 @@ integer multiple or fraction of its input's. For everything else the rule gives 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, Unpack
 
@@ -298,6 +298,33 @@ class Context(GraphSizes):
             return self.emit(node, [source], None, no_demand, lambda read, _a, _b: fn(read(i)), **more)
         return self.emit(
             node, [source], axis, lambda a, b: [(i, a, b)], lambda read, a, b: fn(read(i, a, b)), cheap=cheap, **more
+        )
+
+    def mixed(
+        self,
+        node: Node,
+        inputs: list[Op],
+        by_rows: Sequence[bool],
+        axis: Axis | None,
+        fn: Callable[..., Tensor],
+        *,
+        cheap: bool = False,
+        **more: Unpack[More],
+    ) -> Op:
+        """Emit ``fn`` of the inputs: of rows [a, b) where ``by_rows`` is set, else of the whole value, which is a
+        barrier if it has rows."""
+        pairs = [(op.id, rows) for op, rows in zip(inputs, by_rows, strict=True)]
+        tiled = [i for i, rows in dict.fromkeys(pairs) if rows]
+        whole = tuple(dict.fromkeys(op.id for op, rows in zip(inputs, by_rows, strict=True) if op.axis and not rows))
+        return self.emit(
+            node,
+            inputs,
+            axis,
+            lambda a, b: [(i, a, b) for i in tiled],
+            lambda read, a, b: fn(*[read(i, a, b) if rows else read(i) for i, rows in pairs]),
+            whole_reads=whole,
+            cheap=cheap,
+            **more,
         )
 
     def reduce(

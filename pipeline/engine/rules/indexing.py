@@ -12,7 +12,7 @@ from tvae.pipeline.engine.ir.axis import Axis, crop
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.layout import joined
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
-from tvae.pipeline.engine.rules.context import Context, no_demand
+from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
@@ -33,27 +33,14 @@ def index(ctx: Context, node: Node) -> Op:
 
     if axis is None or (numbers.axis is not None and axis.dim == dim):
         assert numbers.axis is not None
-        return ctx.emit(
-            node,
-            [source, numbers],
-            numbers.axis.moved(numbers.axis.dim + dim),
-            lambda a, b: [(numbers.id, a, b)],
-            lambda read, a, b: lookup(read(source.id), read(numbers.id, a, b)),
-            whole_reads=() if axis is None else (source.id,),
-        )
+        moved = numbers.axis.moved(numbers.axis.dim + dim)
+        return ctx.mixed(node, [source, numbers], [False, True], moved, lookup)
     if numbers.axis is not None:
         raise NoRule("its numbers have rows, and so has another dimension")
     if axis.dim != dim:
         moved = axis.moved(axis.dim + more * (dim < axis.dim))
         return ctx.local(node, moved, run=lambda read, a, b: lookup(read(source.id, a, b), read(numbers.id)))
-    return ctx.emit(
-        node,
-        [source, numbers],
-        None,
-        no_demand,
-        lambda read, _a, _b: lookup(read(source.id), read(numbers.id)),
-        whole_reads=(source.id,),
-    )
+    return ctx.mixed(node, [source, numbers], [False, False], None, lookup)
 
 
 @rule("embedding")

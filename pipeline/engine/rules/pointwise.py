@@ -74,15 +74,13 @@ def _pairs(ctx: Context, node: Node, axis: Axis, operands: list[Op]) -> Op:
         raise NoRule("one operand has the height and is not divided into strips")
     if others:
         raise NoRule("its operands have their rows in different dimensions")
-    invoke = ctx.call(node)
-    return ctx.emit(
-        node,
-        operands,
-        axis.moved(ndim + front),
-        lambda a, b: [(i, a, b) for i in rows],
-        lambda read, a, b: invoke(lambda i: read(i, a, b) if i in rows else read(i)),
-        whole_reads=tuple(o.id for o in operands if o.axis is not None and o.id not in rows),
-    )
+    invoke, ids = ctx.call(node), [o.id for o in operands]
+
+    def fn(*values: Tensor) -> Tensor:
+        result: Tensor = invoke(dict(zip(ids, values, strict=True)).__getitem__)
+        return result
+
+    return ctx.mixed(node, operands, [i in rows for i in ids], axis.moved(ndim + front), fn)
 
 
 @rule("clone")

@@ -45,7 +45,7 @@ def product(ctx: Context, node: Node) -> Op:
         return _contraction(ctx, node, left, right)
     if summed_left and right.axis is not None and right.axis.dim == nr - 1:
         # values × weights, the transpose of weights × values: the left side is whole
-        return _left_whole(ctx, node, left, right)
+        return ctx.mixed(node, [left, right], [False, True], right.axis.moved(ndim - 1), torch.matmul)
     if summed_left or (summed_right and left.axis is None):
         raise NoRule("a sum over the rows of a value that is not divided into strips")
     if left.axis is not None and left.axis.dim == nl - 2:
@@ -55,17 +55,9 @@ def product(ctx: Context, node: Node) -> Op:
             return ctx.local(node, left.axis.moved(ndim - 2))
         if right.axis.dim == nr - 1 and _summed_next(ctx, node) == -2:
             # keysᵀ × queries, for values × weights: those are summed over keys, so that strips are of queries
-            return _left_whole(ctx, node, left, right)
+            return ctx.mixed(node, [left, right], [False, True], right.axis.moved(ndim - 1), torch.matmul)
         # queries × keys, or weights × values: the right side is whole
-        axis = left.axis.moved(ndim - 2)
-        return ctx.emit(
-            node,
-            [left, right],
-            axis,
-            lambda a, b: [(left.id, a, b)],
-            lambda read, a, b: torch.matmul(read(left.id, a, b), read(right.id)),
-            whole_reads=(right.id,),
-        )
+        return ctx.mixed(node, [left, right], [True, False], left.axis.moved(ndim - 2), torch.matmul)
     tiled, size = (left, nl) if left.axis else (right, nr)
     assert tiled.axis is not None
     return ctx.local(node, tiled.axis.moved(tiled.axis.dim + ndim - size), aligned=tiled.axis.dim < size - 2)
@@ -76,38 +68,10 @@ def outer(ctx: Context, node: Node) -> Op:
     """All products of two vectors. Rows of the first are rows of the result, rows of the second its columns. Where both
     have rows, those of the first are divided."""
     left, right = ctx.op(node.args[0]), ctx.op(node.args[1])
-    if left.axis is None:
-        assert right.axis is not None
-        return ctx.emit(
-            node,
-            [left, right],
-            right.axis.moved(1),
-            lambda a, b: [(right.id, a, b)],
-            lambda read, a, b: torch.outer(read(left.id), read(right.id, a, b)),
-            cheap=True,
-        )
-    return ctx.emit(
-        node,
-        [left, right],
-        left.axis,
-        lambda a, b: [(left.id, a, b)],
-        lambda read, a, b: torch.outer(read(left.id, a, b), read(right.id)),
-        whole_reads=() if right.axis is None else (right.id,),
-        cheap=True,
-    )
-
-
-def _left_whole(ctx: Context, node: Node, left: Op, right: Op) -> Op:
-    """Emit a product whose rows are the columns of the right side."""
+    if left.axis is not None:
+        return ctx.mixed(node, [left, right], [True, False], left.axis, torch.outer, cheap=True)
     assert right.axis is not None
-    return ctx.emit(
-        node,
-        [left, right],
-        right.axis.moved(len(node.meta.shape) - 1),
-        lambda a, b: [(right.id, a, b)],
-        lambda read, a, b: torch.matmul(read(left.id), read(right.id, a, b)),
-        whole_reads=(left.id,),
-    )
+    return ctx.mixed(node, [left, right], [False, True], right.axis.moved(1), torch.outer, cheap=True)
 
 
 def _summed_next(ctx: Context, node: Node) -> int | None:
@@ -168,23 +132,16 @@ def baddbmm(ctx: Context, node: Node) -> Op:
         return ctx.local(node, axis)
     if beta and ((bias.axis is None and bias.shape[1] != 1) or (bias.axis and bias.axis.dim != 1)):
         raise NoRule("it adds a value that has its rows elsewhere")
-    addends = [bias] if beta else []
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        product = torch.matmul(read(left.id, a, b), read(right.id)) * alpha
-        return product + beta * (read(bias.id, a, b) if bias.axis else read(bias.id)) if beta else product
-
-    rows = [left.id, *(o.id for o in addends if o.axis)]
-    whole = (right.id,) if right.axis else ()
-    return ctx.emit(
-        node,
-        [left, right, *addends],
-        axis,
-        lambda a, b: [(i, a, b) for i in rows],
-        run,
-        whole_reads=whole,
-        work=2.0 * math.prod(left.shape) * right.shape[2],
+    inputs, by_rows = (
+        [left, right, *([bias] if beta else [])],
+        [True, False, *([bias.axis is not None] if beta else [])],
     )
+
+    def fn(rows: Tensor, whole: Tensor, addend: Tensor | None = None) -> Tensor:
+        product = torch.matmul(rows, whole) * alpha
+        return product if addend is None else product + beta * addend
+
+    return ctx.mixed(node, inputs, by_rows, axis, fn, work=2.0 * math.prod(left.shape) * right.shape[2])
 
 
 @rule("addmm")
@@ -211,9 +168,8 @@ def einsum(ctx: Context, node: Node) -> Op:
     if any(t.count(t[o.axis.dim]) > 1 for o, t in pairs if o.axis is not None):
         raise NoRule("it takes a diagonal of the rows")
     leading = [(op, label) for op, label in tiled if label in result]
-    ids = [o.id for o in operands]
 
-    def compute(values: list[Tensor]) -> Tensor:
+    def compute(*values: Tensor) -> Tensor:
         return torch.einsum(equation, *values)
 
     if not leading:
@@ -221,24 +177,19 @@ def einsum(ctx: Context, node: Node) -> Op:
     first, label = max(leading, key=lambda pair: pair[0].axis.rows if pair[0].axis else 0)
     assert first.axis is not None
     axis = first.axis
-    tiled_there = [_has_rows(op, term, label, axis) for op, term in pairs]
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        return compute([read(i, a, b) if part else read(i) for i, part in zip(ids, tiled_there, strict=True)])
-
-    whole = tuple(dict.fromkeys(o.id for o, part in zip(operands, tiled_there, strict=True) if not part and o.axis))
-    rows = list(dict.fromkeys(i for i, part in zip(ids, tiled_there, strict=True) if part))
-    a_row = sum(ctx.ops[i].row_bytes for i in rows) + _row_bytes(ctx, node, axis.rows)
+    by_rows = [_has_rows(op, term, label, axis) for op, term in pairs]
+    rows = {o.id: o for o, tiled_here in zip(operands, by_rows, strict=True) if tiled_here}
+    row_bytes = sum(o.row_bytes for o in rows.values())
+    row_bytes += math.prod(ctx.shape(node.meta)) * node.meta.dtype.itemsize / axis.rows
     whole_bytes = sum(o.bytes for o in operands if o.id not in rows)  # torch.einsum copies operands
-    return ctx.emit(
+    return ctx.mixed(
         node,
         operands,
+        by_rows,
         axis.moved(result.index(label)),
-        lambda a, b: [(i, a, b) for i in rows],
-        run,
-        whole_reads=whole,
+        compute,
         work=_einsum_work(terms, operands),
-        workspace=lambda n: int(n * a_row) + whole_bytes,
+        workspace=lambda n: int(n * row_bytes) + whole_bytes,
     )
 
 
@@ -253,10 +204,6 @@ def _has_rows(op: Op, term: str, label: str, axis: Axis) -> bool:
     return True
 
 
-def _row_bytes(ctx: Context, node: Node, rows: int) -> float:
-    return math.prod(ctx.shape(node.meta)) * node.meta.dtype.itemsize / rows
-
-
 def _einsum_work(terms: list[str], operands: list[Op]) -> float:
     pairs = (zip(term, op.shape, strict=True) for term, op in zip(terms, operands, strict=True))
     sizes = {c: n for pair in pairs for c, n in pair if n > 1}
@@ -268,7 +215,7 @@ def _summed(
     node: Node,
     pairs: list[tuple[Op, str]],
     tiled: list[tuple[Op, str]],
-    compute: Callable[[list[Tensor]], Tensor],
+    compute: Callable[..., Tensor],
 ) -> Op:
     """Emit an Einstein sum over all rows."""
     source, label = tiled[0]
@@ -282,7 +229,7 @@ def _summed(
     wide = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
 
     def part(read: Read, a: int, b: int) -> Tensor:
-        return compute([(read(i, a, b) if i in rows else read(i)).to(wide) for i in ids])
+        return compute(*((read(i, a, b) if i in rows else read(i)).to(wide) for i in ids))
 
     return _sum_over_rows(ctx, node, ctx.operands(node), source, part)
 

@@ -160,8 +160,8 @@ def mean_of(x: Op, dims: list[int], keep: bool) -> tuple[Fold, Finish]:
 
 
 def _largest_and_log(source: Op, dims: list[int]) -> tuple[Fold, Finish]:
-    """Return how to fold the largest value, and the logarithm of the sum of exponentials of what is left of the others,
-    stacked in a new first dimension."""
+    """Return how to fold the largest value, and the logarithm of the sum of exponentials relative to it, stacked in a
+    new first dimension."""
 
     def fold(acc: Any, read: Read, a: int, b: int) -> tuple[Tensor, Tensor]:
         t = read(source.id, a, b).double()

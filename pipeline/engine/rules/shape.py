@@ -32,10 +32,7 @@ def reshape(ctx: Context, node: Node) -> Op:
     if axis is None and shape:  # a single row leaves every dimension: all of the value belongs to it
         axis = Axis(0, shape[0], 1, 1)
     if axis is None:  # a number: a whole value from here on
-        whole = (source.id,)
-        return ctx.emit(
-            node, [source], None, no_demand, lambda read, _a, _b: read(source.id).reshape(shape), whole_reads=whole
-        )
+        return ctx.mixed(node, [source], [False], None, lambda t: t.reshape(shape))
     return ctx.rescale(node, source, axis, lambda t, rows: reshaped(t, ctx.strip_shape(node, axis, rows)))
 
 
@@ -70,7 +67,7 @@ def _order(ctx: Context, node: Node, ndim: int) -> list[int]:
 
 @rule("expand", "broadcast_to", creates_rows=True)
 def expand(ctx: Context, node: Node) -> Op:
-    """Broadcasts to a larger shape; a dimension of single may become the rows."""
+    """Broadcasts to a larger shape; a dimension of one may become the rows."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     lead = len(shape) - len(source.shape)
     axis = None if source.axis is None else source.axis.moved(source.axis.dim + lead)
@@ -83,7 +80,7 @@ def expand(ctx: Context, node: Node) -> Op:
         )
     dims = ctx.row_dims(node.meta)
     if len(dims) != 1 or (dims[0] >= lead and source.shape[dims[0] - lead] != 1):
-        raise NoRule("it creates rows in several dimensions, or in single that is not 1 before")
+        raise NoRule("it creates rows in several dimensions, or in one that is not 1 before")
     rows = ctx.rows_in(node.meta.shape[dims[0]]) if source.axis is None else shape[dims[0]]
     new = Axis(dims[0], 1, rows, shape[dims[0]] // rows)  # as many tokens in a row as there are elsewhere
 
