@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -143,10 +144,7 @@ _BY_MEMORY = {
 
 def resolve(target: str) -> Callable[..., Any]:
     """Return the operation of a target such as ``aten.conv2d.default``."""
-    operation: Any = torch.ops
-    for part in target.split("."):
-        operation = getattr(operation, part)
-    operation: Callable[..., Any] = operation
+    operation: Callable[..., Any] = attrgetter(target)(torch.ops)
     return operation
 
 

@@ -1,22 +1,35 @@
-"""Rules of products of tokens with tokens."""
+"""Rules of attention: its rows, few keys in float32, and the memory it takes."""
 
 from __future__ import annotations
 
+import copy
+import statistics
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from live_bytes import LiveBytes
 from one_op import CPU, Case, Draw, OneOp, Shape, check, clip_tokens, folded, heights, tokens, widths
-from torch import arange
+from over_time import OverTime
+from slow_but import slow_but
+from small_functions import Fn, captured
+from torch import Tensor, arange, nn
 
+from tvae.kernels import Kernels
+from tvae.kernels.workspace import attention_bytes
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.passes import simplify
+from tvae.pipeline.engine.passes.attention import use_wide_attention
 from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.plan.strip_cost import Step, strips_alike
 from tvae.pipeline.engine.rules import attention as attention_rules
 from tvae.pipeline.engine.run.execute import execute
 
@@ -150,12 +163,6 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("op", CASES)
-@given(data=st.data())
-def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
-    check(CASES[op], op, data)
-
-
 def by_rows(draw: Draw, op: str) -> OneOp:
     """Every row attends for itself, to what comes before or under a bias for all rows or for each."""
     g = OneOp(draw(heights), draw(widths))
@@ -216,3 +223,235 @@ def test_operands_without_heads_hold_no_weights(mask: tuple[int, ...] | None) ->
         found = attention_rules._attended((q, k, v), bias)
     assert (found - wanted).abs().max() < 1e-5
     assert live.peak < 1024 * 1024 * 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("in_rows", [True, False])
+@pytest.mark.parametrize("dtype", slow_but([torch.bfloat16], [torch.bfloat16, torch.float16]), ids=str)
+@pytest.mark.parametrize("keys", slow_but([2, 3, 17, 40], [2, 3, 17, 40, 256]))
+@torch.no_grad()
+def test_the_models_own_error(keys: int, dtype: torch.dtype, in_rows: bool) -> None:
+    ratios = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model, x = OverTime(in_rows).eval().to(dtype), torch.randn(1, 3, keys, 10, 24).to(dtype)
+        exact = copy.deepcopy(model).double().encode(x.double())
+        errors = [(y.double() - exact).norm() for y in (TiledVAE(model, "cpu", strip=3).encode(x), model.encode(x))]
+        ratios.append(float(errors[0] / errors[1]))
+    assert statistics.mean(ratios) <= 1.01, ratios
+
+
+class OverPixels(nn.Module):
+    """Each pixel attends to all, or to those before it."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.into, self.out, self.causal = nn.Conv2d(3, 48, 1), nn.Conv2d(16, 4, 1), causal
+
+    def encode(self, x: Tensor) -> Tensor:
+        q, k, v = self.into(x).flatten(2).transpose(1, 2).unsqueeze(1).chunk(3, -1)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.out(y.squeeze(1).transpose(1, 2).reshape(x.shape[0], 16, *x.shape[-2:]))
+
+    def decode(self, z: Tensor) -> Tensor:
+        return z
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@torch.no_grad()
+def test_of_small_pictures_too(dtype: torch.dtype, causal: bool) -> None:
+    ratios = []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, x = OverPixels(causal).eval().to(dtype), torch.randn(40, 3, 6, 4).to(dtype)
+        exact = copy.deepcopy(model).double().encode(x.double())
+        errors = [(y.double() - exact).norm() for y in (TiledVAE(model, "cpu", strip=2).encode(x), model.encode(x))]
+        ratios.append(float(errors[0] / errors[1]))
+    assert statistics.mean(ratios) <= 1.01, ratios
+
+
+@given(
+    samples=st.integers(1, 9),
+    heads=st.integers(1, 9),
+    queries=st.integers(1, 5),
+    keys=st.integers(1, 16),
+    masked=st.sampled_from([None, "each", "all"]),
+    most=st.integers(1, 2000),
+)
+def test_as_many_at_a_time_as_are_widened(
+    samples: int, heads: int, queries: int, keys: int, masked: str | None, most: int
+) -> None:
+    """No call takes more than was said, but for one place; the numbers do not depend on it."""
+    random = torch.Generator().manual_seed(1)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random).bfloat16()
+
+    q, k, v = noise(samples, heads, queries, 4), noise(samples, heads, keys, 4), noise(samples, heads, keys, 6)
+    bias = None if masked is None else noise(samples if masked == "each" else 1, heads, queries, keys)
+    sizes, plain = list[int](), F.scaled_dot_product_attention
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, **more: object) -> Tensor:
+        y = plain(q, k, v, bias)
+        assert {t.dtype for t in (q, k, v, y)} == {torch.float32}
+        sizes.append(sum(t.nbytes for t in (q, k, v, y)) + y.nbytes // 2)
+        return y
+
+    with (
+        mock.patch.object(attention_rules, "_WIDENED", most),
+        mock.patch.object(attention_rules.functional, plain.__name__, counted),
+    ):
+        got = attention_rules._by_samples((q, k, v), bias)
+    assert max(sizes) <= max(most, attention_rules._widened_bytes(q, k, v) // max(samples, heads))
+    want = plain(q.float(), k.float(), v.float(), None if bias is None else bias.float()).bfloat16()
+    torch.testing.assert_close(got, want, rtol=0.01, atol=1e-6)
+
+
+CUDA = torch.device("cuda", 0)
+
+
+def steps_of(fn: Fn, name: str, rows: int, *, last: bool, level: str = "native") -> list[tuple[Op, Step]]:
+    """All steps of an operation in strips of so many rows of 64."""
+    graph = use_wide_attention(simplify(captured(fn)[0]))
+    sizes = graph.bind([(1, 3, 64, 48)])
+    assert sizes is not None
+    program = lower(graph, sizes, CUDA, Kernels({"default": level}), channels_last=last)
+    plan = schedule(program, rows)
+    found = [s for segment in plan.segments for strip in strips_alike(program, segment, ()) for s in strip.steps]
+    return [(step.op, step) for step in found if step.op.name == name]
+
+
+def convolved(m: nn.Module, x: Tensor) -> Tensor:
+    return m.conv(x)
+
+
+def normalised(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x)
+    return F.silu(F.group_norm(h, 1))
+
+
+@pytest.mark.parametrize(("fn", "name"), [(convolved, "conv2d"), (normalised, "norm_act")])
+@pytest.mark.parametrize("last", [False, True])
+def test_rows_out_of_a_buffer_are_copied_first(fn: Fn, name: str, last: bool) -> None:
+    """Of one image with the channels innermost they lie in one piece."""
+    for rows in 64, 8:
+        found = steps_of(fn, name, rows, last=last)
+        assert found
+        for op, step in found:
+            copied = step.workspace - op.workspace(step.rows)
+            assert op.packs == (None if last else op.inputs[0])
+            assert (copied >= step.rows * 3 * 48 * 4) if rows == 8 and not last else copied == 0
+
+
+def attended(heads: int, width: int) -> Fn:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        """Rows and columns of pixels attend among their frames, as they do in Cosmos."""
+        tokens = m.conv(x).to(torch.bfloat16)[:, :1].permute(2, 3, 0, 1).flatten(0, 1)
+        q = tokens.unsqueeze(1).expand(-1, heads, -1, width)
+        return F.scaled_dot_product_attention(q, q + 1, q * 2).transpose(0, 2)
+
+    return fn
+
+
+@pytest.mark.parametrize(("width", "each"), [(128, 0), (129, 4), (512, 4)])
+def test_wide_heads_are_added_up_in_float32(width: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands of two heads may not lie in rows: they are copied."""
+    monkeypatch.setattr(attention_rules, "_FEW_KEYS", 0)
+    found = steps_of(attended(2, width), "scaled_dot_product_attention", 8, last=True)
+    assert found
+    for op, step in found:
+        assert op.workspace(step.rows) == step.rows * op.row_bytes * (each / 2 + 3)
+
+
+def test_few_keys_are_computed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands and result, and the result in 16 bits; not much more than so much at a time."""
+    for most in 1 << 30, 1000:
+        monkeypatch.setattr(attention_rules, "_WIDENED", most)
+        found = steps_of(attended(2, 512), "scaled_dot_product_attention", 8, last=True)
+        assert found
+        for op, step in found:
+            result = step.rows * op.row_bytes
+            assert op.workspace(step.rows) == (9 * result if most > 1000 else 9 * result / step.rows / op.axis.inner)
+
+
+def crossed(keys: int) -> Fn:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        """Every pixel attends to a few tokens."""
+        tokens = m.conv(x).to(torch.bfloat16).flatten(2).transpose(1, 2).unsqueeze(1)
+        few = torch.ones(1, 1, keys, 3, dtype=torch.bfloat16, device=x.device)
+        return F.scaled_dot_product_attention(tokens, few, few * 2).squeeze(1)
+
+    return fn
+
+
+@pytest.mark.parametrize("keys", [4, 256])
+def test_queries_are_widened_by_rows(keys: int) -> None:
+    """However many there are: a strip of them, beside all keys and values."""
+    found = steps_of(crossed(keys), "scaled_dot_product_attention", 8, last=False)
+    assert found
+    for op, step in found:
+        result = step.rows * op.row_bytes
+        assert op.workspace(step.rows) == 2 * keys * 3 * 4 + 5 * result
+
+
+def of_convolutions(width: int, dtype: torch.dtype) -> Fn:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        """One head, whose features are a convolution's channels."""
+        h = m.conv(x)[:, :1].expand(-1, width, -1, -1).to(dtype) * 1
+        q, k, v = (y.flatten(2).transpose(1, 2).unsqueeze(1) for y in (h, h + 1, h * 2))
+        return F.scaled_dot_product_attention(q, k, v).squeeze(1)
+
+    return fn
+
+
+@pytest.mark.parametrize(("width", "name"), [(64, "scaled_dot_product_attention"), (512, "wide_attention")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+def test_operands_that_lie_outside_rows_are_copied(width: int, name: str, dtype: torch.dtype, last: bool) -> None:
+    """All keys and values, and the strip's queries; wide heads of 16 bits are added up in float32 as well."""
+    found = steps_of(of_convolutions(width, dtype), name, 8, last=last)
+    assert found
+    for op, step in found:
+        queries, tokens = step.rows * op.row_bytes, 64 * 48 * width * dtype.itemsize
+        summed = 2 * queries if dtype == torch.bfloat16 and width == 512 else 0
+        assert op.workspace(step.rows) == summed + (0 if last else queries + 2 * tokens)
+
+
+@pytest.mark.parametrize(("last", "copies"), [(False, 3), (True, 0)])
+@pytest.mark.parametrize(("width", "name"), [(64, "scaled_dot_product_attention"), (512, "wide_attention")])
+def test_copies_where_every_row_attends_for_itself(last: bool, copies: int, width: int, name: str) -> None:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        tokens = m.conv(x)[:, :1].permute(2, 3, 0, 1).flatten(0, 1).unsqueeze(1)
+        q = tokens.expand(-1, 1, -1, width) * 1
+        return F.scaled_dot_product_attention(q, q + 1, q * 2).transpose(0, 2)
+
+    found = steps_of(fn, name, 8, last=last)
+    assert found
+    for op, step in found:
+        assert op.workspace(step.rows) == copies * step.rows * op.row_bytes
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "fused"),
+    [
+        (512, torch.bfloat16, True),
+        (288, torch.float16, False),
+        (2048, torch.bfloat16, False),
+        (512, torch.float32, False),
+    ],
+    ids=str,
+)
+def test_weights_count_where_a_kernel_of_ours_attends(width: int, dtype: torch.dtype, fused: bool) -> None:
+    """64x48 keys: it takes 384 to 1024 channels of 16 bits."""
+    found = steps_of(of_convolutions(width, dtype), "wide_attention", 8, last=True, level="triton")
+    assert found
+    for op, step in found:
+        ours, theirs = attention_bytes(8 * 48, 64 * 48, width), 384 * width * (4 if dtype.itemsize == 2 else 0)
+        assert op.workspace(step.rows) == (max(ours, theirs) if fused else theirs)
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)

@@ -1,8 +1,9 @@
-"""Rules of fused operations, against the ATen operations that they stand for, computed in float64."""
+"""Rules of norms and of fused operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,29 +12,41 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from one_op import (
+    CPU,
     LAYOUTS,
     Case,
     Draw,
     OneOp,
+    any_layout,
     check,
     clip,
     clip_tokens,
+    execute_strips,
     folded,
     heights,
     image,
     tokens,
+    widths,
 )
+from refusals import refused_and_exact
+from small_models import Residual, graph_of
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.kernels.prebuild import rehearsal
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.graph import Ref
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.rules import attention
+from tvae.pipeline.engine.rules import attention, norm
+from tvae.pipeline.errors import UnsupportedOp
 
 DTYPES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
 """Types of the values, and the tolerance of one rounding or two of a value of a few units."""
+
+
 MAPS = ("image", "clip", "tokens", "clip_tokens", "folded")
 
 
@@ -259,12 +272,6 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("op", CASES)
-@given(data=st.data())
-def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
-    check(CASES[op], op, data)
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_works_in_the_memory_of_all_queries_of_a_row(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of every frame, or under a mask of one frame after the other."""
@@ -287,3 +294,128 @@ def test_frames_made_apart_and_then_put_after_others_take_memory_twice() -> None
     g.gives(g.fused("rms_norm_act", x, *more, value=value, shape=(1, 4, 5, "h", "w")))
     (op,) = (op for op in lower(g.graph, g.sizes, torch.device("cpu")).ops if op.name == "rms_norm_act")
     assert op.workspace(3) == 4 * 3 * 3 * 5 * g.value(x).element_size()
+
+
+def rows_in_channels(g: OneOp) -> Ref:
+    """[N, h, 4, w]."""
+    return g.call("transpose.int", image(g), 1, 2, shape=(2, "h", 4, "w"))
+
+
+def norm_of_rows_in_channels(g: OneOp) -> Ref:
+    x = rows_in_channels(g)
+    return g.fused("norm_act", x, 1, None, None, 1.0, None, None, value=F.group_norm(g.wide(x), 1, eps=1.0))
+
+
+def pixel_norm_of_rows_in_channels(g: OneOp) -> Ref:
+    x = rows_in_channels(g)
+    size = (g.wide(x).square().mean(1, keepdim=True) + 1.0).sqrt()
+    return g.fused("rms_norm_act", x, None, None, 1.0, "rms", None, value=g.wide(x) / size)
+
+
+def pixels_of_rows_in_channels(g: OneOp) -> Ref:
+    x = rows_in_channels(g)
+    return g.fused("shuffle_up", x, (1, 1), 6, None, value=g.wide(x), shape=(2, "h", 4, "w"))
+
+
+def pixels_and_a_sum_with_other_rows(g: OneOp) -> Ref:
+    """What is added has the rows of two frames one after the other."""
+    x, frames = image(g), g.input(2, 4, 2, "h", "2*w")
+    other = g.call("view.default", frames, [2, 4, -1, Size("2*w")], shape=(2, 4, "2*h", "2*w"))
+    y = g.wide(x).repeat_interleave(2, 2).repeat_interleave(2, 3) + g.wide(other)
+    return g.fused("shuffle_up", x, (2, 2), 4, other, value=y, shape=(2, 4, "2*h", "2*w"))
+
+
+def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
+    """Queries of the halves of two pictures, as if they were frames."""
+    x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
+    frame = torch.arange(g.value(x).shape[2]) // (g.value(x).shape[2] // 4)
+    mask = frame[:, None] >= frame[None, :]
+    y = F.scaled_dot_product_attention(*[g.wide(x)] * 3, attn_mask=mask, scale=0.5)
+    return g.fused("wide_attention", x, x, x, 0.5, 4, value=y)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (norm_of_rows_in_channels, "merged with the channels"),
+        (pixel_norm_of_rows_in_channels, "merged with the channels"),
+        (pixels_of_rows_in_channels, "rows in the channels"),
+        (pixels_and_a_sum_with_other_rows, "rows elsewhere"),
+        (frames_that_the_rows_do_not_know, "other frames"),
+    ],
+    ids=lambda p: getattr(p, "__name__", ""),
+)
+def test_it_is_refused_by_name_and_exact_when_run_whole(build: Callable[[OneOp], Ref], why: str) -> None:
+    g = OneOp(6, 3)
+    g.gives(build(g))
+    with pytest.raises(UnsupportedOp, match=why) as caught:
+        lower(g.graph, g.sizes, CPU)
+    assert caught.value.module == "block.0"
+    for strip in (1, 4, 6):
+        execute_strips(lower(g.graph, g.sizes, CPU, allow_whole=True), g, strip)
+
+
+def trailing_norm(draw: Draw, op: str) -> OneOp:
+    """Over the features of tokens."""
+    g = OneOp(draw(heights), draw(widths))
+    x = LAYOUTS[draw(st.sampled_from(["tokens", "clip_tokens", "folded"]))](g)
+    affine = [g.param(4), g.param(4)][: 2 if op == "layer_norm" else 1] if draw(st.booleans()) else [None, None]
+    eps = [1e-5] if draw(st.booleans()) or op == "rms_norm" else []
+    return g.gives(g.call(f"{op}.default", x, [4], *affine[: 2 if op == "layer_norm" else 1], *eps))
+
+
+def over_rows(draw: Draw, op: str) -> OneOp:
+    """Over as many last dimensions as reach the rows, and more, far from zero too."""
+    dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+    g = OneOp(draw(heights), draw(widths), dtype)
+    x = LAYOUTS[draw(any_layout)](g)
+    if draw(st.booleans()):
+        x = g.call("add.Tensor", x, 100.0)
+    shape = g.shape_of(x)
+    over = [Size(n) if isinstance(n, str) else n for n in shape[draw(st.integers(0, len(shape) - 1)) :]]
+    eps = draw(st.sampled_from([[], [1e-3], [1e-5]]))
+    affine = [None] * (2 if op == "layer_norm" else 1)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    return g.gives(g.call(f"{op}.default", x, over, *(affine if eps else []), *eps), tolerance=tolerance)
+
+
+def either(draw: Draw, op: str) -> OneOp:
+    """Over the features, or over the rows as well."""
+    return draw(st.sampled_from([trailing_norm, over_rows]))(draw, op)
+
+
+CASES |= dict.fromkeys(["layer_norm", "rms_norm"], either)
+
+
+def test_weights_with_rows_are_refused() -> None:
+    def build(g: OneOp) -> Ref:
+        x, weight = image(g), g.input("h", "w")
+        return g.call("layer_norm.default", x, [Size("h"), Size("w")], weight)
+
+    refused_and_exact("its weights have rows", build)
+
+
+@pytest.mark.parametrize("why", ["few", "many", "a rehearsal"])
+def test_blocks_are_merged_where_they_are_many_and_in_rehearsals(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal has two strips of few rows: what it does not ask for is built while a large picture waits."""
+    graph = graph_of(Residual)
+    sizes = graph.bind([(2, 3, 12, 6)])
+    assert sizes is not None
+    (reduction,) = (op.reduction for op in lower(graph, sizes, CPU).ops if op.reduction is not None)
+    assert reduction.take is not None
+    first, second = torch.rand(2, 2, 1, 3, 8, dtype=torch.float64).add(1).unbind(0)
+    if why == "many":
+        monkeypatch.setattr(norm, "_MOST_BYTES", first.nbytes)
+    with rehearsal() if why == "a rehearsal" else nullcontext():
+        found = reduction.take(reduction.take(None, first), second)
+    assert len(found) == (2 if why == "few" else 1)
+    count, mean, _ = torch.cat(found, 1).unbind(2)
+    counts, means = torch.stack([first[:, 0, 0], second[:, 0, 0]]), torch.stack([first[:, 0, 1], second[:, 0, 1]])
+    assert torch.allclose(count.sum(1), counts.sum(0))
+    assert torch.allclose((count * mean).sum(1), (counts * means).sum(0))
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)

@@ -1,16 +1,42 @@
-"""Rules of operations that treat every position alike."""
+"""Rules of elementwise operations: broadcasting, complex numbers, random draws."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_op import LAYOUTS, Case, Draw, OneOp, any_layout, check, heights, image, tokens, widths
+from inside import runners_of
+from live_bytes import LiveBytes
+from one_op import (
+    CPU,
+    LAYOUTS,
+    Case,
+    Draw,
+    OneOp,
+    any_layout,
+    check,
+    execute_strips,
+    heights,
+    image,
+    other_dim,
+    tokens,
+    widths,
+)
+from refusals import refused_and_exact
+from tiny_vaes import waves
+from torch import Tensor
+from uncut_models import Uncut
 
-from tvae.pipeline.engine.ir.graph import DEVICE, Ref
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.ir.graph import DEVICE, Node, Ref
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.rules.context import draws
+from tvae.pipeline.errors import UnsupportedOp
 
 _UNARY = (
     "square abs neg sin cos exp relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
@@ -19,20 +45,34 @@ _UNARY = (
     "selu celu hardsigmoid log_sigmoid softshrink hardshrink "
     "angle deg2rad lgamma signbit isneginf isposinf"
 )
+
+
 _POSITIVE = "sqrt rsqrt reciprocal log log2 log10 log1p"
+
+
 _UNIT = "asin acos atanh acosh erfinv logit"
+
+
 _BINARY = (
     "add.Tensor sub.Tensor mul.Tensor div.Tensor rsub.Tensor maximum.default minimum.default lt.Tensor le.Tensor "
     "gt.Tensor ge.Tensor eq.Tensor ne.Tensor logical_and.default pow.Tensor_Tensor clamp_min.Tensor clamp_max.Tensor "
     "fmax.default fmin.default atan2.default hypot.default fmod.Tensor remainder.Tensor floor_divide.default "
     "logaddexp.default logaddexp2.default xlogy.Tensor copysign.Tensor logical_xor.default heaviside.default"
 )
+
+
 _OF_TWO = ("max", "min")
+
+
 """Statistics, but for two values."""
+
+
 _BITS = (
     "bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__ "
     "bitwise_left_shift bitwise_right_shift"
 )
+
+
 _SCALAR = (
     "clamp masked_fill where bitwise_and logical_or to _to_copy dropout feature_dropout alpha_dropout "
     "feature_alpha_dropout full_like type_as threshold addcmul addcdiv lerp"
@@ -225,6 +265,217 @@ CASES: dict[str, Case] = {
     **dict.fromkeys(["cdist", "_cdist_forward", "_euclidean_dist"], cdist),
     "batch_norm": batch_norm,
 }
+
+
+def whole(g: OneOp) -> Ref:
+    return g.param(2, 4, g.sizes["h"], g.sizes["w"])
+
+
+def one_row(g: OneOp) -> Ref:
+    """All of a map in the one row of another dimension, as windows as high as the picture are."""
+    six = g.call("slice.Tensor", image(g), 2, 0, 6, shape=(2, 4, 6, "w"))
+    rows = g.call("permute.default", six, [2, 0, 1, 3], shape=(6, 2, 4, "w"))
+    windows = g.call("reshape.default", rows, [1, 6, 2, 4, g.sizes["w"]], shape=(1, 6, 2, 4, "w"))
+    back = g.call("permute.default", windows, [0, 2, 3, 1, 4], shape=(1, 2, 4, 6, "w"))
+    return g.call("reshape.default", back, [2, 4, 6, g.sizes["w"]], shape=(2, 4, 6, "w"))
+
+
+def first_rows(g: OneOp) -> Ref:
+    return g.call("slice.Tensor", image(g), 2, 0, 6, shape=(2, 4, 6, "w"))
+
+
+def added(g: OneOp) -> Ref:
+    return g.call("add.Tensor", image(g), whole(g), shape=(2, 4, "h", "w"))
+
+
+def added_to_fewer_rows(g: OneOp) -> Ref:
+    return g.call("add.Tensor", first_rows(g), g.param(6, 1), shape=(2, 4, 6, "w"))
+
+
+def chosen(g: OneOp) -> Ref:
+    return g.call("maximum.default", one_row(g), first_rows(g), shape=(2, 4, 6, "w"))
+
+
+def joined(g: OneOp) -> Ref:
+    return g.call("cat.default", [whole(g), image(g)], 1, shape=(2, 8, "h", "w"))
+
+
+def stacked(g: OneOp) -> Ref:
+    return g.call("stack.default", [image(g), whole(g)], shape=(2, 2, 4, "h", "w"))
+
+
+def stacked_last(g: OneOp) -> Ref:
+    return g.call("stack.default", [one_row(g), first_rows(g)], -1, shape=(2, 4, 6, "w", 2))
+
+
+def multiplied(g: OneOp) -> Ref:
+    left = g.call("unsqueeze.default", image(g), -1, shape=(2, 4, "h", "w", 1))
+    return g.call("matmul.default", left, g.param(2, 4, g.sizes["h"], 1, 3), shape=(2, 4, "h", "w", 3))
+
+
+def whole_queries(g: OneOp) -> Ref:
+    x = tokens(g)
+    return g.call("scaled_dot_product_attention.default", g.param(2, 3, 4), x, x, shape=(2, 3, 4))
+
+
+BUILDS: tuple[Callable[[OneOp], Ref], ...] = (
+    added,
+    added_to_fewer_rows,
+    chosen,
+    joined,
+    stacked,
+    stacked_last,
+    multiplied,
+    whole_queries,
+)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_strip_takes_its_rows(build: Callable[[OneOp], Ref]) -> None:
+    g = OneOp(7, 3)
+    g.gives(build(g))
+    program = lower(g.graph, g.sizes, CPU)
+    for strip in (1, 2, 4, 7):
+        execute_strips(program, g, strip)
+
+
+def pairs(g: OneOp, x: Ref) -> Ref:
+    """Of real and imaginary parts."""
+    return g.call("view_as_real.default", x, shape=(*g.shape_of(x), 2))
+
+
+def of_two(draw: Draw, op: str) -> OneOp:
+    """Of two maps: parts, or a size and an angle; also of a weight and a map."""
+    g = OneOp(draw(heights), draw(widths))
+    if draw(st.booleans()):
+        x, y = g.param(value=torch.rand(4, 1, 1, dtype=torch.float64)), image(g)
+    else:
+        layout = LAYOUTS[draw(any_layout)]
+        x, y = layout(g), layout(g)
+    made = g.call(f"{op}.default", g.call("abs.default", x), y, shape=y)
+    turned = g.call("mul.Tensor", made, made)
+    return g.gives(pairs(g, turned))
+
+
+def to_and_fro(draw: Draw, op: str) -> OneOp:
+    """Pairs in any layout but along the rows, turned by a weight."""
+    g = OneOp(draw(heights), draw(widths))
+    name = draw(any_layout)
+    x = LAYOUTS[name](g)
+    shape = g.shape_of(x)
+    both = g.call("stack.default", [x, g.call("neg.default", x)], -1, shape=(*shape, 2))
+    angle = g.param(value=torch.randn(1, dtype=torch.complex128))
+    turned = g.call("mul.Tensor", g.call("view_as_complex.default", both, shape=shape), angle)
+    dim = other_dim(draw, g, name, x)
+    return g.gives(pairs(g, g.call("flip.default", turned, [dim])))
+
+
+def vectors(draw: Draw, op: str) -> OneOp:
+    """Of rows and a weight, of a weight and rows, of rows and columns, and of rows and rows."""
+    g = OneOp(draw(heights), draw(widths))
+
+    def line(dim: int, other: int) -> Ref:
+        first = g.call("select.int", image(g), 0, 0, shape=(4, "h", "w"))
+        second = g.call("select.int", first, 0, 1, shape=("h", "w"))
+        return g.call("select.int", second, other, 0, shape=("h",) if dim == 0 else ("w",))
+
+    rows, kind = line(0, 1), draw(st.sampled_from(["weight last", "weight first", "columns", "rows"]))
+    if kind == "weight last":
+        return g.gives(g.call(f"{op}.default", rows, g.param(5), shape=("h", 5)))
+    if kind == "weight first":
+        return g.gives(g.call(f"{op}.default", g.param(5), rows, shape=(5, "h")))
+    if kind == "columns":
+        return g.gives(g.call(f"{op}.default", rows, line(1, 0), shape=("h", "w")))
+    return g.gives(g.call(f"{op}.default", rows, line(0, 1), shape=("h", "h")))
+
+
+CASES |= {
+    **{"complex": of_two, "polar": of_two, "view_as_complex": to_and_fro, "view_as_real": to_and_fro},
+    **{"outer": vectors, "ger": vectors},
+}
+
+
+def rows_in_pairs(g: OneOp) -> Ref:
+    upright = g.call("transpose.int", image(g), 2, 3, shape=(2, 4, "w", "h"))
+    laid_out = g.call("clone.default", upright, memory_format=torch.contiguous_format)
+    return pairs(g, g.call("view_as_complex.default", laid_out, shape=(2, 4, "w")))
+
+
+def test_rows_that_are_parts_are_refused() -> None:
+    refused_and_exact("rows are the pairs", rows_in_pairs, height=2)
+
+
+X = Ref(0)
+
+
+GRU = X, X, [X], True, 1
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs", "expected"),
+    [
+        ("aten.bernoulli.default", (X,), {}, True),
+        ("aten.multinomial.default", (X, 3), {}, True),
+        ("aten.gru.input", (*GRU, 0.0, False, False, True), {}, False),
+        ("aten.gru.input", (*GRU, 0.5, True, False, True), {}, True),
+        ("aten.dropout.default", (X, 0.5, False), {}, False),
+        ("aten.dropout.default", (X, 0.5, True), {}, True),
+        ("aten.scaled_dot_product_attention.default", (X, X, X, None, 0.0), {}, False),
+        ("aten.scaled_dot_product_attention.default", (X, X, X), {}, False),
+        ("aten._scaled_dot_product_flash_attention_for_cpu.default", (X, X, X), {"dropout_p": 0.1}, True),
+        ("aten.rrelu_with_noise.default", (X, X), {"training": False}, False),
+        ("aten.sin.default", (X,), {}, False),
+        ("tvae.conv_add", (X,), {}, False),
+    ],
+)
+def test_only_some_calls_draw(target: str, args: tuple[Any, ...], kwargs: dict[str, Any], expected: bool) -> None:
+    assert draws(Node("call", target, args, kwargs)) is expected
+
+
+class Dropped(Uncut):
+    """Drops values in evaluation mode, too."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def between(self, h: Tensor) -> Tensor:
+        if self.kind == "attention":
+            return F.scaled_dot_product_attention(h, h, h, dropout_p=0.3)
+        dropped: Tensor = getattr(F, self.kind)(h, 0.3, training=True)
+        return dropped
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["dropout", "dropout2d", "alpha_dropout", "attention"])
+def test_what_drops_values_at_random_is_not_computed_strip_by_strip(kind: str) -> None:
+    """Other values would be dropped than the model drops with the same generator."""
+    torch.manual_seed(3)
+    model, x = Dropped(kind).eval(), waves((1, 3, 24, 20))
+    with pytest.raises(UnsupportedOp, match=r"random numbers.*allow_whole"):
+        TiledVAE(model, strip=4).decode(x)
+    torch.manual_seed(5)
+    want = model.decode(x)
+    torch.manual_seed(5)
+    torch.testing.assert_close(TiledVAE(model, strip=4, allow_whole=True).decode(x), want, rtol=1e-4, atol=1e-5)
+
+
+class Drawn(Uncut):
+    """Each value is kept by chance, as often as it says."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return self.norm(torch.bernoulli(h.sigmoid()))
+
+
+def test_the_copy_that_is_drawn_from_is_in_the_plan() -> None:
+    torch.manual_seed(3)
+    model, x = Drawn().eval(), waves((1, 3, 48, 256))
+    tiled = TiledVAE(model, allow_whole=True, strip=16)
+    tiled.decode(x)
+    prepared = [t for runner in runners_of(tiled) for t in runner._constants.values()]
+    with torch.no_grad(), LiveBytes([*model.parameters(), *prepared]) as live:
+        tiled.decode(x)
+    assert live.peak <= 1.08 * tiled.plan(tuple(x.shape), "decode").peak_bytes
 
 
 @pytest.mark.parametrize("op", [*CASES, *_OF_TWO])

@@ -1,4 +1,4 @@
-"""Rules of values with others in a part of them, and of elements that are taken and placed by their numbers."""
+"""Rules of elements by their indices: gathers, scatters, writes into a part of a value, warps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from one_op import LAYOUTS, Case, Draw, OneOp, any_layout, check, heights, image, other_dim, widths
+from refusals import refused_and_exact
 
 from tvae.pipeline.engine.ir.graph import Ref
 from tvae.pipeline.engine.ir.sizes import Size
@@ -146,6 +147,38 @@ CASES: dict[str, Case] = {
     **dict.fromkeys(["index_add", "index_copy", "index_fill"], at_numbers),
     **dict.fromkeys(["bucketize", "searchsorted"], bucket),
 }
+
+
+def sampled(draw: Draw, op: str) -> OneOp:
+    """Pictures and clips, by every way to interpolate and every border; the map, the places or both have rows."""
+    g = OneOp(draw(heights), draw(widths))
+    kind = draw(st.sampled_from(["picture", "clip", "table", "few"]))
+    how, border, corners = (
+        draw(st.integers(0, 1 if kind == "clip" else 2)),
+        draw(st.integers(0, 2)),
+        draw(st.booleans()),
+    )
+    if kind == "clip":
+        x, places, shape = g.input(2, 4, 3, "h", "w"), g.input(2, 2, "h", "w", 3), (2, 4, 2, "h", "w")
+    elif kind == "table":
+        x, places, shape = g.param(2, 4, 5, 6), g.input(2, "h", "w", 2), (2, 4, "h", "w")
+    elif kind == "few":
+        x, places, shape = image(g), g.param(2, 3, 1, 2), (2, 4, 3, 1)
+    else:
+        x, places, shape = image(g), g.input(2, "2*h", "w", 2), (2, 4, "2*h", "w")
+    return g.gives(g.call("grid_sampler.default", x, places, how, border, corners, shape=shape))
+
+
+CASES |= {"grid_sampler": sampled}
+
+
+def test_places_of_rows_in_the_batch_are_refused() -> None:
+    def build(g: OneOp) -> Ref:
+        x = g.call("transpose.int", g.input(1, 4, "h", 5), 0, 2, shape=("h", 4, 1, 5))
+        places = g.call("transpose.int", g.input(1, 3, "h", 2), 0, 2, shape=("h", 3, 1, 2))
+        return g.call("grid_sampler.default", x, places, 0, 0, False, shape=("h", 4, 3, 1))
+
+    refused_and_exact("rows in the batch", build)
 
 
 @pytest.mark.parametrize("op", CASES)
